@@ -1,0 +1,35 @@
+"""A PyTensor graph as a plain JAX function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pytensor.graph.fg import FunctionGraph
+
+__all__ = ["jax_function"]
+
+
+def jax_function(graph: FunctionGraph) -> Callable[..., Any]:
+    """Convert a graph, after PyTensor's rewrites for JAX.
+
+    Parameters
+    ----------
+    graph : FunctionGraph
+        It is rewritten in place.
+
+    Returns
+    -------
+    callable
+        From the graph's inputs to a tuple of its outputs, untraced.
+    """
+    from ptml_state import register_jax
+    from pytensor.link.jax.dispatch import jax_funcify
+
+    from ptml.backends.jax import load
+    from ptml.backends.jax.mode import JAX
+
+    load()
+    register_jax()
+    JAX.optimizer.rewrite(graph)
+    return jax_funcify(graph)

@@ -1,0 +1,144 @@
+"""The backends by name: the PyTensor mode of each, and the arrays that it keeps its cells in."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import attrs
+import numpy as np
+from pytensor.compile.mode import Mode, get_mode
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import apply_ancestors
+from pytensor.link.jax.linker import JAXLinker
+from pytensor.link.mlx.linker import MLXLinker
+from pytensor.link.numba.linker import NumbaLinker
+from pytensor.link.pytorch.linker import PytorchLinker
+from pytensor.scan.op import Scan
+
+__all__ = ["Backend", "backend_for"]
+
+UNKNOWN = "backend is one of {known}; got {given!r}. For any other PyTensor mode write compile_kwargs={{'mode': ...}}."
+NOT_INSTALLED = "The {name!r} backend needs the package {package!r}: pip install 'ptml[{name}]'."
+TWO_MODES = "Give backend={backend!r} or compile_kwargs={{'mode': ...}}, not both."
+MLX_FLOAT64 = (
+    "MLX has no float64 on Apple's GPUs, and {what} is float64. Build the network with "
+    "pytensor.config.floatX = 'float32' and float32 inputs, or use another backend."
+)
+MLX_SCAN = (
+    "PyTensor has no conversion of loops to MLX, and this graph has one. Use another backend for it, or write the "
+    "loop's iterations out."
+)
+
+
+@attrs.frozen
+class Backend:
+    """Where a program runs.
+
+    Attributes
+    ----------
+    name : str
+    mode : Mode
+        How PyTensor compiles for it.
+    residence : str
+        The arrays that its cells hold.
+    """
+
+    name: str
+    mode: Mode = attrs.field(repr=False, eq=False)
+    residence: str = "numpy"
+
+    def context(self) -> AbstractContextManager[Any]:
+        """Give what compiling and calling happens within: JAX keeps 64-bit numbers only where told to."""
+        if self.name == "jax":
+            import jax
+
+            return jax.enable_x64(True)
+        return nullcontext()
+
+    @property
+    def resident(self) -> Callable[[np.ndarray], Any]:
+        """The function that makes a numpy array one of the backend's own."""
+        if self.residence == "jax":
+            import jax.numpy as jnp
+
+            return jnp.asarray
+        if self.residence == "mlx":
+            import mlx.core as mx
+
+            return mx.array
+        return np.asarray
+
+    def load(self) -> None:
+        """Load the kernels of our own ops."""
+        if self.name != "c":
+            importlib.import_module(f"ptml.backends.{self.name}").load()
+
+    def check(self, graph: list[Variable]) -> None:
+        """Refuse what the backend would compute wrongly or not at all.
+
+        Parameters
+        ----------
+        graph : list of Variable
+            The inputs, slots and outputs of the program.
+        """
+        if self.name == "mlx":
+            for variable in graph:
+                if getattr(variable.type, "dtype", None) == "float64":
+                    raise TypeError(MLX_FLOAT64.format(what=variable.name or variable))
+            if any(isinstance(node.op, Scan) for node in apply_ancestors(graph)):
+                raise ValueError(MLX_SCAN)
+
+
+_PACKAGES = {"numba": "numba", "c": None, "jax": "jax", "mlx": "mlx", "pytorch": "torch"}
+_RESIDENCES = {"jax": "jax", "mlx": "mlx"}
+
+
+def _mode_named(name: str) -> Mode:
+    if name == "mlx":
+        from ptml.backends.mlx.linker import MLX
+
+        return MLX
+    if name == "jax":
+        from ptml.backends.jax.mode import JAX
+
+        return JAX
+    if name == "c":
+        # Matrix products run in NumPy's BLAS: a PyTensor from pip is linked with none, and says so in a warning.
+        return get_mode("CVM").excluding("BlasOpt", "c_blas", "local_usmm")
+    return get_mode({"numba": "NUMBA", "pytorch": "PYTORCH"}[name])
+
+
+def backend_for(name: str | None, mode: Any = None) -> Backend:
+    """Find the backend of a name, or of a PyTensor mode.
+
+    Parameters
+    ----------
+    name : {"numba", "c", "jax", "mlx", "pytorch"}, optional
+        PyTensor's default mode decides unless given.
+    mode : str or Mode, optional
+        Any PyTensor mode instead.
+
+    Raises
+    ------
+    ValueError
+        If there is no such backend, or both are given.
+    ImportError
+        If the backend's package is not installed.
+    """
+    if name is not None:
+        if mode is not None:
+            raise ValueError(TWO_MODES.format(backend=name))
+        if name not in _PACKAGES:
+            raise ValueError(UNKNOWN.format(known=", ".join(map(repr, _PACKAGES)), given=name))
+        package = _PACKAGES[name]
+        if package is not None and importlib.util.find_spec(package) is None:
+            raise ImportError(NOT_INSTALLED.format(name=name, package=package))
+        return Backend(name, _mode_named(name), _RESIDENCES.get(name, "numpy"))
+    mode = get_mode(mode)
+    kinds = ((NumbaLinker, "numba"), (JAXLinker, "jax"), (MLXLinker, "mlx"), (PytorchLinker, "pytorch"))
+    found = next((kind for linker, kind in kinds if isinstance(mode.linker, linker)), "c")
+    return Backend(found, mode, _RESIDENCES.get(found, "numpy"))

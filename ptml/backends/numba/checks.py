@@ -1,0 +1,43 @@
+"""Numba kernels of the shape checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Apply
+from pytensor.link.numba.cache import compile_numba_function_src
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
+
+from ptml.checks import AxisCheck, RowCount, count_message, size_message
+
+# Formatting inside a kernel takes seconds to compile, so the error holds the text and the sizes apart.
+_CHECK = """\
+def check(x):
+    if {bad}:
+        raise ValueError({message!r}, {sizes})
+    return {result}
+"""
+
+
+def _compiled(bad: str, message: str, ndim: int, result: str) -> tuple[Callable, str]:
+    sizes = ", ".join(f"x.shape[{axis}]" for axis in range(ndim))
+    source = _CHECK.format(bad=bad, message=message, sizes=sizes, result=result)
+    # ``__name__`` has to be a module that a second process can import, else what is cached cannot be loaded.
+    check = compile_numba_function_src(source, "check", {"np": np, "__name__": __name__})
+    return numba_njit(check), sha256(f"{__name__} {source}".encode()).hexdigest()
+
+
+@register_funcify_and_cache_key(AxisCheck)
+def numba_axis_check(op: AxisCheck, node: Apply, **kwargs: Any) -> tuple[Callable, str]:
+    ndim = node.inputs[0].type.ndim
+    return _compiled(f"x.shape[{ndim + op.axis}] != {op.size}", size_message(op, ndim), ndim, "x")
+
+
+@register_funcify_and_cache_key(RowCount)
+def numba_row_count(op: RowCount, node: Apply, **kwargs: Any) -> tuple[Callable, str]:
+    ndim = node.inputs[0].type.ndim
+    count = " * ".join(f"x.shape[{ndim + axis}]" for axis in op.axes) or "1"
+    return _compiled(f"{count} < {op.minimum}", count_message(op, ndim), ndim, f"np.asarray({count})")

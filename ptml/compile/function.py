@@ -1,0 +1,293 @@
+"""The door to compiling: ``function``, and ``compile_predict`` on top of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pytensor
+from ptml_state import Role, SlotVariable, State, Store
+from pytensor.compile.io import In, Out, SymbolicInput, SymbolicOutput
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace
+
+from ptml.application import Application
+from ptml.backends.modes import backend_for
+from ptml.compile.lower import checked_updates, lower
+from ptml.compile.program import Program, Timings
+from ptml.compile.thread import Threaded, thread
+from ptml.flatten import calls_in
+from ptml.network import Placed, lay_out
+
+__all__ = ["compile_predict", "function"]
+
+NO_STATE = (
+    "This prediction reads {addresses}, and random weights are nobody's wish. Give the trained state: "
+    "state=program, state=program.store, or a State."
+)
+NOT_A_STATE = "state takes a State, a Store or a Program; got {given}. {remedy}"
+SEED_OF_STORE = "A store's seed was given when it was made: leave seed= out where state= is a Store or a Program."
+NOT_AN_UPDATE_KEY = "updates takes {{handle: new value}}; {key!r} is no slot's handle and no shared variable."
+TWICE = "{key} has two updates."
+
+
+def function(
+    inputs: Sequence[Any] | None = None,
+    outputs: Any = None,
+    *,
+    updates: Any = None,
+    givens: Any = None,
+    state: State | Store | Program | None = None,
+    seed: int | None = None,
+    backend: str | None = None,
+    compile_kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Program:
+    """Compile a graph with slots into a program.
+
+    What the graph's layers remember is threaded through it: draws are numbered, statistics sequenced, clocks
+    and generators advanced, and all of it written back at every call.
+
+    Parameters
+    ----------
+    inputs : sequence of Variable or In, optional
+        What a call takes. The graph's roots, in the order in which they were made, unless given.
+    outputs : Variable, Out, or a sequence of them, optional
+        What a call gives: an array for one, a list for a sequence.
+    updates : Updates, mapping or pairs, optional
+        New values of slots (by handle) or of shared variables.
+    givens : mapping or pairs, optional
+        Variables to put in the place of others.
+    state : State, Store or Program, optional
+        Where the program's state comes from: a new store is made from a `State`; a `Store`, or another
+        program's, is shared. Leaves that it lacks are drawn.
+    seed : int, optional
+        Decides what is drawn; a random seed unless given.
+    backend : {"numba", "c", "jax", "mlx", "pytorch"}, optional
+        Where it runs; PyTensor's default mode decides unless given.
+    compile_kwargs : mapping, optional
+        Further arguments of ``pytensor.function``, such as ``{"mode": ...}``.
+    **options
+        The same, as keywords: ``mode``, ``name``, ``profile``, ``on_unused_input``, ...
+
+    Returns
+    -------
+    Program
+
+    Raises
+    ------
+    ValueError
+        If two pieces of state have one address, or the state given belongs to another network.
+    TypeError
+        If an update has another dtype or shape than what it writes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ptml
+    >>> from ptml.layers import Dropout, Input
+    >>> X = Input("X", shape=(None, 4))
+    >>> noisy = ptml.function([X], Dropout("drop", p=0.5)(X), seed=0)
+    >>> one, other = noisy(np.ones((2, 4))), noisy(np.ones((2, 4)))
+    >>> sorted(set(one.ravel()))
+    [np.float64(0.0), np.float64(2.0)]
+    >>> bool((one == other).all())
+    False
+    """
+    return build(
+        inputs,
+        outputs,
+        updates=updates,
+        givens=givens,
+        state=state,
+        seed=seed,
+        backend=backend,
+        options={**(compile_kwargs or {}), **options},
+    )
+
+
+def compile_predict(
+    outputs: Any,
+    *,
+    inputs: Sequence[Any] | None = None,
+    state: State | Store | Program | None = None,
+    seed: int | None = None,
+    backend: str | None = None,
+    compile_kwargs: Mapping[str, Any] | None = None,
+) -> Program:
+    """Compile a graph for prediction: dropout is gone, batch norm reads its running statistics.
+
+    The program advances nothing.
+
+    Parameters
+    ----------
+    outputs : Variable or sequence of Variable
+        What a call gives.
+    inputs, backend, compile_kwargs
+        As for :func:`function`.
+    state : State, Store or Program
+        The trained state; needed where the graph has parameters or statistics.
+    seed : int, optional
+        Decides the random numbers of a graph that draws some in prediction too.
+
+    Raises
+    ------
+    ValueError
+        If the graph reads parameters or statistics and there is no state for them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ptml
+    >>> from ptml.layers import Dropout, Input
+    >>> X = Input("X", shape=(None, 4))
+    >>> ptml.compile_predict(Dropout("drop", p=0.5)(X))(np.ones((1, 4)))
+    array([[1., 1., 1., 1.]])
+    """
+    return build(
+        inputs,
+        outputs,
+        state=state,
+        seed=seed,
+        backend=backend,
+        options=dict(compile_kwargs or {}),
+        training=False,
+    )
+
+
+def build(
+    inputs: Sequence[Any] | None,
+    outputs: Any,
+    *,
+    observed: Sequence[Variable] = (),
+    updates: Any = None,
+    givens: Any = None,
+    state: State | Store | Program | None = None,
+    seed: int | None = None,
+    backend: str | None = None,
+    options: dict[str, Any],
+    training: bool = True,
+    structure: Callable[[list[Any]], Any] | None = None,
+) -> Program:
+    """Compile; see :func:`function` for what the arguments mean.
+
+    Parameters
+    ----------
+    observed : sequence of Variable
+        Outputs after the others, which advance nothing.
+    training : bool
+        Whether to compile for training or prediction.
+    structure : callable, optional
+        What to make of the list of results.
+    """
+    start = time.perf_counter()
+    target = backend_for(backend, options.get("mode"))
+    wrapped = _as_outputs(outputs)
+    results = [output.variable for output in wrapped]
+    pairs = _as_updates(updates)
+    if givens:
+        keys, values = list(pairs), list(pairs.values())
+        replaced = clone_replace([*results, *observed, *values], givens)
+        results, rest = replaced[: len(results)], replaced[len(results) :]
+        observed, values = rest[: len(observed)], rest[len(observed) :]
+        pairs = dict(zip(keys, values, strict=True))
+
+    every = [*results, *observed, *pairs.values()]
+    entries = None if inputs is None else [_as_input(entry) for entry in inputs]
+    given = [] if entries is None else [entry.variable for entry in entries]
+    threaded = thread(results, observed, pairs, training=training, roots=given)
+    if entries is None:
+        entries = [In(variable) for variable in _collected_inputs(threaded)]
+    placed = lay_out(calls_in(every), threaded.slots)
+    updates_by_slot = checked_updates(threaded, {place.slot: place.address for place in placed})
+
+    store, draw = _store_for(state, seed, placed, training)
+    cells = store.cells_for(placed, draw=draw)
+    target.load()
+    target.check([*(entry.variable for entry in entries), *(p.slot.handle for p in placed), *threaded.outputs])
+    lowered = lower([*threaded.outputs, *updates_by_slot.values(), *threaded.shared_updates.values()], cells)
+    n_out, n_up = len(threaded.outputs), len(updates_by_slot)
+    new_values = {cells[slot]: new for slot, new in zip(updates_by_slot, lowered[n_out : n_out + n_up], strict=True)}
+    new_values.update(zip(threaded.shared_updates, lowered[n_out + n_up :], strict=True))
+    borrowing = [*(output.borrow for output in wrapped), *(False for _ in observed)]
+    with target.context():
+        compiled = pytensor.function(
+            entries,
+            [Out(variable, borrow=borrow) for variable, borrow in zip(lowered[:n_out], borrowing, strict=True)],
+            updates=new_values,
+            **{**options, "mode": target.mode},
+        )
+    store.adopt(placed, cells)
+    return Program(
+        inputs=tuple(entry.variable for entry in entries),
+        store=store,
+        function=compiled,
+        backend=target,
+        timings=Timings(compile=time.perf_counter() - start),
+        placed=tuple(placed),
+        outputs=tuple(threaded.outputs),
+        updates=updates_by_slot,
+        structure=structure or (_one if isinstance(outputs, Variable | SymbolicOutput) else list),
+        options={**options, "mode": target.mode},
+    )
+
+
+def _one(results: list[Any]) -> Any:
+    return results[0]
+
+
+def _as_outputs(outputs: Any) -> list[SymbolicOutput]:
+    if outputs is None:
+        return []
+    listed = [outputs] if isinstance(outputs, Variable | SymbolicOutput) else list(outputs)
+    return [output if isinstance(output, SymbolicOutput) else Out(output) for output in listed]
+
+
+def _as_input(entry: Any) -> SymbolicInput:
+    return entry if isinstance(entry, SymbolicInput) else In(entry)
+
+
+def _as_updates(updates: Any) -> dict[Variable, Variable]:
+    pairs = list(updates.items() if isinstance(updates, Mapping) else updates or ())
+    result: dict[Variable, Variable] = {}
+    for key, new in pairs:
+        if not isinstance(key, SlotVariable | SharedVariable):
+            raise TypeError(NOT_AN_UPDATE_KEY.format(key=key))
+        if key in result:
+            raise ValueError(TWICE.format(key=key))
+        result[key] = pytensor.tensor.as_tensor(new) if isinstance(key, SlotVariable) else new
+    return result
+
+
+def _collected_inputs(threaded: Threaded) -> list[Variable]:
+    """Give the roots that a call must supply, in the order in which they were made."""
+    roots: Iterable[Variable] = threaded.roots
+    free = [
+        root
+        for root in roots
+        if not isinstance(root, Constant | SharedVariable | SlotVariable | Application)
+    ]
+    return sorted(free, key=lambda root: int(root.auto_name.removeprefix("auto_")))
+
+
+def _store_for(
+    state: Any, seed: int | None, placed: Sequence[Placed], training: bool
+) -> tuple[Store, bool]:
+    """Give the store, and whether parameters and statistics may be drawn into it."""
+    if isinstance(state, Program):
+        state = state.store
+    if isinstance(state, Store):
+        if seed is not None:
+            raise ValueError(SEED_OF_STORE)
+        return state, training
+    if state is None:
+        learned = [p.address for p in placed if p.role in (Role.PARAMETER, Role.STATISTIC)]
+        if learned and not training:
+            raise ValueError(NO_STATE.format(addresses=", ".join(learned)))
+        return Store(seed=seed), True
+    if isinstance(state, State):
+        return Store(state, seed=seed), training
+    remedy = "Make one of a mapping: State(mapping)." if isinstance(state, Mapping) else ""
+    raise TypeError(NOT_A_STATE.format(given=type(state).__name__, remedy=remedy))

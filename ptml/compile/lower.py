@@ -1,0 +1,62 @@
+"""Lower a threaded graph: put cells or inputs in the place of slots, and check what would be written to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytensor.tensor as pt
+from ptml_state import Slot
+from pytensor.graph.basic import Variable, clone_get_equiv
+
+from ptml.compile.thread import Threaded
+
+__all__ = ["checked_updates", "lower"]
+
+WRONG_UPDATE = (
+    "The new value of {address!r} is {given}, and {wanted} is declared{by}. An update never changes the dtype or "
+    "shape of what it writes{remedy}."
+)
+
+
+def _type_text(variable: Variable) -> str:
+    sizes = ",".join("?" if size is None else str(size) for size in variable.type.shape)
+    return f"{variable.type.dtype}[{sizes}]"
+
+
+def checked_updates(threaded: Threaded, addresses: Mapping[Slot, str]) -> dict[Slot, Variable]:
+    """Give the updates, each of its slot's very type.
+
+    Raises
+    ------
+    TypeError
+        If one has another dtype or shape than its slot.
+    """
+    checked: dict[Slot, Variable] = {}
+    for slot, new in threaded.updates.items():
+        wanted = slot.type
+        fits = new.type.ndim == wanted.ndim and all(
+            have is None or have == want for have, want in zip(new.type.shape, wanted.shape, strict=True)
+        )
+        if new.type.dtype != slot.dtype or not fits:
+            remedy = f": write .astype({slot.dtype!r})" if fits else ""
+            by = "" if slot.owner is None else f" by {slot.owner!r}"
+            raise TypeError(
+                WRONG_UPDATE.format(
+                    address=addresses[slot],
+                    given=_type_text(new),
+                    wanted=_type_text(slot.handle),
+                    by=by,
+                    remedy=remedy,
+                )
+            )
+        checked[slot] = new if wanted.is_super(new.type) else pt.specify_shape(new, wanted.shape)
+    return checked
+
+
+def lower(graph: Sequence[Variable], places: Mapping[Slot, Variable]) -> list[Variable]:
+    """Copy a graph with these variables in the place of the slots' handles."""
+    memo = {slot.handle: variable for slot, variable in places.items()}
+    # PyTensor would copy a root that is an output, though it copies no other.
+    memo = {**{root: root for root in graph if root.owner is None}, **memo}
+    equiv = clone_get_equiv([], graph, copy_inputs=False, copy_orphans=False, memo=memo)  # type: ignore[arg-type]
+    return [equiv[variable] for variable in graph]  # type: ignore[misc]

@@ -1,0 +1,231 @@
+"""Thread the state through a graph: what reads what, in which order, and what is written back.
+
+Draws are numbered, statistics sequenced, clocks and generators counted on, and the marks of
+:mod:`ptml.marks` resolved, for training or for prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import attrs
+import numpy as np
+import pytensor.tensor as pt
+from ptml_state import Role, Slot, SlotVariable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.basic import dfs_rewriter
+from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.scan.op import Scan
+from pytensor.scan.rewriting.io import scan_remove_unused
+
+from ptml.application import DrawNumber, Reading
+from ptml.bits import Draw
+from ptml.flatten import flattened_graph, is_marked, rewritten_inside
+from ptml.marks import Advance, InTraining
+
+__all__ = ["Threaded", "sequence", "thread"]
+
+BARE_SCAN = (
+    "{layers} would {what} inside a pytensor.scan, which carries no state from one iteration to the next. "
+    "Write ptml.scan, which takes the same arguments."
+)
+
+
+@attrs.frozen
+class Threaded:
+    """A graph whose roots are its inputs, its slots' handles, and shared variables of the user's.
+
+    Attributes
+    ----------
+    outputs : list of Variable
+    updates : dict of Slot to Variable
+        The new value of every slot that is written.
+    shared_updates : dict of shared Variable to Variable
+        The user's own.
+    """
+
+    outputs: list[Variable]
+    updates: dict[Slot, Variable]
+    shared_updates: dict[Variable, Variable]
+
+    @property
+    def everything(self) -> list[Variable]:
+        return [*self.outputs, *self.updates.values(), *self.shared_updates.values()]
+
+    @property
+    def roots(self) -> list[Variable]:
+        roots = dict.fromkeys(graph_inputs(self.everything))
+        return [root for root in roots if not isinstance(root, Constant)]
+
+    @property
+    def slots(self) -> list[Slot]:
+        """The slots that are read or written, written ones last."""
+        read = [root.slot for root in self.roots if isinstance(root, SlotVariable)]
+        return list(dict.fromkeys([*read, *self.updates]))
+
+
+def thread(
+    outputs: Sequence[Variable],
+    observed: Sequence[Variable] = (),
+    updates: Mapping[Variable, Variable] | None = None,
+    *,
+    training: bool = True,
+    roots: Iterable[Variable] = (),
+) -> Threaded:
+    """Resolve a graph for training or prediction.
+
+    Parameters
+    ----------
+    outputs : sequence of Variable
+        What is computed, and decides which statistics and clocks advance.
+    observed : sequence of Variable
+        What is computed besides, after the outputs, and moves no statistic or clock.
+    updates : mapping
+        New values, by slot handle or shared variable. They decide what advances as the outputs do.
+    training : bool
+        Whether anything advances.
+    roots : iterable of Variable
+        Variables that are taken as inputs although they are computed from others.
+    """
+    updates = dict(updates or {})
+    every = [*outputs, *observed, *updates.values()]
+    blockers = [root for root in roots if root.owner is not None]
+    found = [root for root in dict.fromkeys(graph_inputs(every, blockers)) if not isinstance(root, Constant)]
+    graph = flattened_graph(every, [*blockers, *(root for root in found if root not in blockers)])
+    driving = [*range(len(outputs)), *range(len(outputs) + len(observed), len(every))]
+
+    written = {key.slot for key in updates if isinstance(key, SlotVariable)}
+    moved: dict[Slot, int] = {}
+    if training:
+        moved = sequence(graph, driving, {}, skip=written)
+    _settle(graph, training)
+    drawn = _number_draws(graph, driving)
+
+    advanced: dict[Slot, Variable] = {slot: graph.outputs[index] for slot, index in moved.items()}
+    if training:
+        read = ancestors([graph.outputs[i] for i in [*driving, *moved.values()]])
+        clocks = [v.slot for v in dict.fromkeys(read) if isinstance(v, SlotVariable) and v.slot.role is Role.CLOCK]
+        advanced.update({slot: _next_count(slot) for slot in clocks if slot not in written})
+        advanced.update({slot: _next_call(slot) for slot in drawn if slot not in written})
+
+    values = graph.outputs[len(outputs) + len(observed) : len(every)]
+    given = dict(zip(updates, values, strict=True))
+    return Threaded(
+        list(graph.outputs[: len(outputs) + len(observed)]),
+        {**advanced, **{key.slot: new for key, new in given.items() if isinstance(key, SlotVariable)}},
+        {key: new for key, new in given.items() if not isinstance(key, SlotVariable)},
+    )
+
+
+def sequence(
+    graph: FunctionGraph,
+    driving: Iterable[int],
+    start: Mapping[Slot, Variable],
+    *,
+    skip: Iterable[Slot] = (),
+) -> dict[Slot, int]:
+    """Let each application of a layer read what the one before it wrote.
+
+    Parameters
+    ----------
+    graph : FunctionGraph
+        A flattened graph; it is changed.
+    driving : iterable of int
+        The outputs that statistics advance for.
+    start : mapping
+        What the first application of a slot reads; its handle unless given.
+    skip : iterable of Slot
+        Slots that do not advance.
+
+    Returns
+    -------
+    dict
+        For each slot that moves, the index among the graph's outputs of the value it ends with.
+    """
+    skip = set(skip)
+    reached = set(ancestors([graph.outputs[i] for i in driving]))
+    new_values: dict[Reading, Variable] = {}
+    for node in graph.toposort():
+        if isinstance(node.op, Advance) and node.outputs[0] in reached:
+            for read, new in Advance.moves(node):
+                if isinstance(read, Reading) and read.slot not in skip:
+                    new_values.setdefault(read, new)
+    ordered = sorted(new_values, key=lambda read: read.ordinal)
+    position: dict[Reading, int] = {}
+    for read in ordered:
+        position[read] = len(graph.outputs)
+        graph.add_output(new_values[read], reason="sequence", import_missing=True)
+    last: dict[Slot, int] = {}
+    for read in ordered:
+        slot = read.slot
+        before = graph.outputs[last[slot]] if slot in last else start.get(slot, slot.handle)
+        graph.replace(read, before, reason="sequence", import_missing=True)
+        last[slot] = position[read]
+    return last
+
+
+def _settle(graph: FunctionGraph, training: bool) -> None:
+    """Resolve the marks, also in loops, and the readings of applications that move nothing."""
+    _resolve_marks(graph, training)
+    for root in list(graph.inputs):
+        if isinstance(root, Reading):
+            graph.replace(root, root.slot.handle, reason="settle", import_missing=True)
+    if not training:
+        dfs_rewriter(scan_remove_unused).rewrite(graph)
+
+
+def _resolve_marks(graph: FunctionGraph, training: bool) -> None:
+    for node in graph.toposort():
+        if isinstance(node.op, Advance):
+            chosen = [node.inputs[0]]
+        elif isinstance(node.op, InTraining):
+            chosen = [node.inputs[0 if training else 1]]
+        elif isinstance(node.op, Scan) and is_marked(node.op):
+            if training:
+                _refuse_bare_scan(node)
+            chosen = rewritten_inside(node, partial(_resolve_marks, training=training))
+        else:
+            continue
+        graph.replace_all(zip(node.outputs, chosen, strict=True), reason="resolve", import_missing=True)
+
+
+def _refuse_bare_scan(node: Apply) -> None:
+    inner = node.op.fgraph.unfreeze()
+    for inside in flattened_graph(inner.outputs, inner.inputs).toposort():
+        # A draw of ptml.scan's has a key of its own in every iteration.
+        if isinstance(inside.op, Draw) and inside.inputs[0].owner is None:
+            kind, what = DrawNumber, "draw the same numbers in every iteration"
+        elif isinstance(inside.op, Advance):
+            kind, what = Reading, "move no statistic"
+        else:
+            continue
+        owners = [v.slot.owner or v.slot for v in node.inputs if isinstance(v, kind)]
+        layers = ", ".join(dict.fromkeys(map(repr, owners))) or "A layer"
+        raise ValueError(BARE_SCAN.format(layers=layers, what=what))
+
+
+def _number_draws(graph: FunctionGraph, driving: Iterable[int]) -> list[Slot]:
+    """Number the draws of each generator in the order in which they were made, those that drive first."""
+    reached = set(ancestors([graph.outputs[i] for i in driving]))
+    used = {root for root in graph_inputs(graph.outputs) if isinstance(root, DrawNumber)}
+    count: dict[Slot, int] = {}
+    for root in sorted(used, key=lambda root: (root not in reached, root.ordinal)):
+        number = count.get(root.slot, 0)
+        count[root.slot] = number + 1
+        graph.replace(root, pt.constant(np.uint32(number)), reason="number draws", import_missing=True)
+    return list(count)
+
+
+def _next_count(slot: Slot) -> Variable:
+    return slot.handle + np.asarray(1, slot.dtype)
+
+
+def _next_call(slot: Slot) -> Variable:
+    """Count one call on: words 2 and 3 of a generator are a 64-bit count, low word first."""
+    key = slot.handle
+    carry = pt.eq(key[2], np.uint32(0xFFFFFFFF)).astype("uint32")
+    return key + np.array([0, 0, 1, 0], np.uint32) + carry * np.array([0, 0, 0, 1], np.uint32)
+
+

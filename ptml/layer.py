@@ -1,0 +1,203 @@
+"""Layers: modules with a name and a call, which builds a graph."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import attrs
+import pytensor.tensor as pt
+from ptml_state import SlotVariable
+from pytensor.compile.builders import OpFromGraph
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.replace import _vectorize_node, vectorize_graph
+from pytensor.graph.traversal import graph_inputs
+from pytensor.tensor.variable import TensorVariable
+
+from ptml.application import Reading, next_ordinal
+from ptml.marks import advanced_in_call
+from ptml.module import Module
+
+__all__ = ["DefaultName", "Layer", "LayerGradient", "LayerOp"]
+
+NAME_IS_NO_STRING = "{cls}'s `name` must be a string; got {given!r}. Write {cls}({suggestion})."
+TOO_MANY_POSITIONAL = (
+    "{cls} takes its name by position and every hyperparameter by keyword; got {count} positional arguments. "
+    "Write {cls}({suggestion})."
+)
+BAD_NAME = (
+    "{name!r} cannot name a layer: a name is one or more words joined by '/', without the characters *?[] "
+    "that selectors give a meaning to."
+)
+_NAME = re.compile(r"[^/*?\[\]]+(/[^/*?\[\]]+)*")
+
+
+class DefaultName(str):
+    """The name of a layer that was given none: its class's."""
+
+    __slots__ = ()
+
+
+def _as_name(name: Any, layer: Layer) -> str:
+    if name is None:
+        return DefaultName(type(layer).__name__)
+    if not _NAME.fullmatch(name):
+        raise ValueError(BAD_NAME.format(name=name))
+    return name
+
+
+class LayerOp(OpFromGraph):
+    """The nested graph of one call of a layer, named after it."""
+
+    def __init__(self, inputs: list[Variable], outputs: list[Variable], *, layer: Layer, **kwargs: Any) -> None:
+        super().__init__(inputs, outputs, name=layer.name, on_unused_input="ignore", **kwargs)
+        self.layer = layer
+        self.call_ordinal = next_ordinal()
+
+    @property
+    def derivative_op_type(self) -> type[OpFromGraph]:
+        return LayerGradient
+
+    def __str__(self) -> str:
+        kind = type(self.layer).__name__
+        return kind if isinstance(self.layer.name, DefaultName) else f"{self.layer.name}:{kind}"
+
+
+class LayerGradient(OpFromGraph):
+    """The nested graph of the gradient of a layer's call."""
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+
+@_vectorize_node.register(LayerOp)
+@_vectorize_node.register(LayerGradient)
+def _vectorize_nested(op: OpFromGraph, node: Apply, *batched: Variable) -> Sequence[Variable]:
+    inner = op.fgraph.unfreeze()
+    return vectorize_graph(list(inner.outputs), dict(zip(inner.inputs, batched, strict=True)))
+
+
+class Layer(Module):
+    """A module that is called on tensors.
+
+    A subclass says in ``build(*inputs)`` what a call computes. The call gives one tensor or a tuple of
+    them, computed by a nested graph that carries the layer's name, so that a printed or drawn graph
+    shows the architecture. What a layer remembers, it declares under :class:`ptml.slot`.
+
+    Parameters
+    ----------
+    name : str, optional
+        The only positional argument, and the first part of the addresses of the layer's state. Falls
+        back to the class's name; layers of one such name in a network are numbered by position.
+
+    Examples
+    --------
+    >>> import pytensor.tensor as pt
+    >>> import ptml
+    >>> from ptml.initializers import Ones
+    >>> class Gain(ptml.Layer):
+    ...     n_in: int
+    ...     @ptml.slot
+    ...     def scale(self):
+    ...         return ptml.parameter((self.n_in,), Ones())
+    ...     def build(self, X):
+    ...         return X * self.scale
+    >>> gain = Gain("gain", n_in=3)
+    >>> gain(pt.matrix("X"))
+    gain:Gain.0
+    >>> ptml.init(gain, seed=0)["gain/scale"]
+    array([1., 1., 1.])
+    """
+
+    name: str = attrs.field(
+        default=attrs.Factory(lambda self: DefaultName(type(self).__name__), takes_self=True),
+        converter=attrs.Converter(_as_name, takes_self=True),
+        kw_only=False,
+    )
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls._varargs is None:
+            if args and args[0] is not None and not isinstance(args[0], str):
+                raise TypeError(
+                    NAME_IS_NO_STRING.format(
+                        cls=cls.__name__, given=args[0], suggestion=_by_keyword(cls, args, kwargs)
+                    )
+                )
+            if len(args) > 1:
+                suggestion = ", ".join(filter(None, (repr(args[0]), _by_keyword(cls, args[1:], kwargs))))
+                raise TypeError(
+                    TOO_MANY_POSITIONAL.format(cls=cls.__name__, count=len(args), suggestion=suggestion)
+                )
+        return super().__new__(cls, *args, **kwargs)
+
+    #: The tensors that a call takes, for the error of a wrong count; any number where None.
+    n_inputs: ClassVar[int | None] = None
+
+    def build(self, *inputs: Any) -> Any:
+        """Give the graph of one call; a subclass must define it."""
+        raise TypeError(f"{type(self).__name__} defines no build(self, X): say there what a call computes.")
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Apply the layer to tensors.
+
+        Parameters
+        ----------
+        *inputs : tensor-like
+            What `build` takes.
+        **options
+            Keyword arguments of `build`; tensors among them are inputs too.
+
+        Returns
+        -------
+        tensor or tuple of tensors
+        """
+        positional = [pt.as_tensor(value) for value in inputs]
+        given = {
+            name: pt.as_tensor(value) if isinstance(value, Variable) or hasattr(value, "__array__") else value
+            for name, value in options.items()
+        }
+        dummies: dict[Variable, Variable] = {}
+
+        def dummy(value: Any) -> Any:
+            if not isinstance(value, Variable) or isinstance(value, Constant):
+                return value
+            if value not in dummies:
+                dummies[value] = value.type(name=value.name)
+            return dummies[value]
+
+        frames = advanced_in_call.get() or []
+        token = advanced_in_call.set([*frames, {}])
+        try:
+            built = self.build(*map(dummy, positional), **{name: dummy(value) for name, value in given.items()})
+            advanced = advanced_in_call.get()[-1]  # type: ignore[index]
+        except Exception as error:
+            error.add_note(f"while calling {self.name} ({type(self).__name__})")
+            raise
+        finally:
+            advanced_in_call.reset(token)
+        outputs = list(built) if isinstance(built, tuple | list) else [built]
+        applied = self._nested(dummies, [pt.as_tensor(output) for output in outputs], advanced)
+        return tuple(applied) if isinstance(built, tuple | list) else applied[0]
+
+    def _nested(
+        self, dummies: dict[Variable, Variable], outputs: list[Variable], advanced: dict[SlotVariable, None]
+    ) -> list[TensorVariable]:
+        """Wrap the graph of a call in an op, its roots among the op's inputs."""
+        inside = set(dummies.values())
+        roots = [
+            root
+            for root in dict.fromkeys(graph_inputs(outputs, blockers=inside))
+            if not isinstance(root, Constant) and root not in inside
+        ]
+        # An application reads the statistics that it moves by roots of its own.
+        read = [Reading(root.slot) if root in advanced else root for root in roots]  # type: ignore[union-attr]
+        op = LayerOp([*dummies.values(), *roots], outputs, layer=self)
+        return op(*dummies, *read, return_list=True)
+
+
+def _by_keyword(cls: type[Layer], values: Sequence[Any], kwargs: dict[str, Any]) -> str:
+    """Write positional values as the keywords that they were probably meant for."""
+    fields = [f.alias for f in attrs.fields(cls) if f.init and f.kw_only and f.alias not in kwargs]
+    meant = [f"{name}={value!r}" for name, value in zip(fields, values, strict=False)]
+    return ", ".join([*meant, *(f"{name}={value!r}" for name, value in kwargs.items())])

@@ -1,0 +1,97 @@
+"""Layers made of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+from ptml.layer import Layer
+
+__all__ = ["Sequential"]
+
+NOT_A_LAYER = "Sequential takes layers; its argument {position} is {given}. {remedy}"
+NO_LAYERS = "Sequential takes one layer or more; got none."
+
+
+class Sequential(Layer):
+    """Apply layers one after the other.
+
+    The first takes what the whole is called on; a layer that gives several tensors hands each on as an input
+    of the next. An object that stands there twice has one set of weights. The container adds nothing to
+    the addresses of its layers' state.
+
+    Parameters
+    ----------
+    *layers : Layer
+        One or more.
+    name : str, optional
+        By keyword, since the layers are positional.
+
+    Raises
+    ------
+    TypeError
+        If an argument is no layer.
+    ValueError
+        If there are none.
+
+    Examples
+    --------
+    >>> from ptml.activations import ReLU
+    >>> from ptml.layers import Linear, Sequential
+    >>> net = Sequential(Linear("fc1", n_in=64, n_out=128), ReLU(), Linear("fc2", n_in=128, n_out=10))
+    >>> net
+    Sequential(
+        Linear('fc1', n_in=64, n_out=128),
+        ReLU(),
+        Linear('fc2', n_in=128, n_out=10),
+    )
+    >>> net[0], len(net[1:])
+    (Linear('fc1', n_in=64, n_out=128), 2)
+    """
+
+    layers: tuple[Layer, ...]
+
+    _varargs = "layers"
+
+    def __init__(self, *args: Layer, layers: Sequence[Layer] | None = None, name: str | None = None) -> None:
+        # `layers=` is how attrs.evolve and copy.replace spell the arguments.
+        given = args if layers is None else (*args, *layers)
+        for position, layer in enumerate(given):
+            if not isinstance(layer, Layer):
+                raise TypeError(
+                    NOT_A_LAYER.format(position=position, given=repr(layer), remedy=_remedy(layer, given))
+                )
+        if not given:
+            raise ValueError(NO_LAYERS)
+        self.__attrs_init__(name=name, layers=given)  # type: ignore[attr-defined]
+
+    def build(self, *inputs: Any) -> Any:
+        for layer in self.layers:
+            outputs = layer(*inputs)
+            inputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        return outputs
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(self.layers)
+
+    @overload
+    def __getitem__(self, index: int) -> Layer: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequential: ...
+    def __getitem__(self, index: int | slice) -> Layer:
+        if isinstance(index, slice):
+            return Sequential(*self.layers[index], name=self.name)
+        return self.layers[index]
+
+
+def _remedy(given: Any, arguments: Sequence[Any]) -> str:
+    if isinstance(given, str):
+        return f"Its name goes by keyword: name={given!r}."
+    if isinstance(given, list | tuple) and len(arguments) == 1:
+        return "Write Sequential(*layers)."
+    if isinstance(given, type) and issubclass(given, Layer):
+        return f"Write {given.__name__}()."
+    return "Wrap a function in a Layer whose build(self, X) calls it."

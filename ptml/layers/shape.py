@@ -1,0 +1,151 @@
+"""Layers that rearrange axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
+
+from ptml.checks import check_axis
+from ptml.layer import Layer
+from ptml.validate import an_axis, axes_or_none, described
+
+__all__ = ["Concatenate", "Flatten", "Squeeze"]
+
+NO_SUCH_AXIS = "{who} has {argument}={axis}; got a tensor of {ndim} axes, {shape}."
+NOTHING_TO_CONCATENATE = "{who} takes one tensor or more; got none."
+DIFFERENT_NDIM = "{who} takes tensors of as many axes each; got {shapes}."
+DIFFERENT_SIZE = (
+    "{who} takes tensors that differ along axis {axis} alone; got {shapes}, which differ along axis {other}."
+)
+
+
+def _positive_axis(layer: Layer, argument: str, axis: int, X: TensorVariable) -> int:
+    """Count an axis of a tensor from the front."""
+    ndim = X.type.ndim
+    if not -ndim <= axis < ndim:
+        raise ValueError(
+            NO_SUCH_AXIS.format(
+                who=described(layer), argument=argument, axis=axis, ndim=ndim, shape=X.type.shape
+            )
+        )
+    return axis % ndim
+
+
+class Flatten(Layer):
+    """Take the axes from one on together: ``(batch, height, width, channels)`` to ``(batch, features)``.
+
+    Parameters
+    ----------
+    name : str, optional
+    start_axis : int
+        The first of them; 1, which leaves the batch, unless given.
+
+    Raises
+    ------
+    ValueError
+        When called, if the input has no such axis.
+
+    Examples
+    --------
+    >>> from ptml.layers import Flatten, Input
+    >>> Flatten()(Input("X", (None, 8, 8, 3))).type.shape
+    (None, 192)
+    """
+
+    start_axis: int = attrs.field(default=1, validator=an_axis)
+
+    n_inputs = 1
+
+    def build(self, X: TensorVariable) -> TensorVariable:
+        start = _positive_axis(self, "start_axis", self.start_axis, X)
+        # The size written out, rather than -1: an empty batch leaves -1 undetermined.
+        sizes = [X.shape[axis] if n is None else n for axis, n in enumerate(X.type.shape)]
+        features: Any = 1
+        for size in sizes[start:]:
+            features = features * size
+        return X.reshape((*sizes[:start], features))
+
+
+class Squeeze(Layer):
+    """Drop axes of size 1.
+
+    Parameters
+    ----------
+    name : str, optional
+    axis : int or tuple of int, optional
+        The axes to drop; all that are known to have size 1 when the layer is called, unless given.
+
+    Raises
+    ------
+    ValueError
+        When called, or by the running graph where the shape is not known before, if an axis is not there
+        or has another size.
+
+    Examples
+    --------
+    >>> from ptml.layers import Input, Squeeze
+    >>> Squeeze(axis=-1)(Input("X", (None, 1))).type.shape
+    (None,)
+    """
+
+    axis: int | tuple[int, ...] | None = attrs.field(default=None, validator=axes_or_none)
+
+    n_inputs = 1
+
+    def build(self, X: TensorVariable) -> TensorVariable:
+        if self.axis is None:
+            return pt.squeeze(X)
+        given = self.axis if isinstance(self.axis, tuple) else (self.axis,)
+        axes = sorted({_positive_axis(self, "axis", axis, X) for axis in given})
+        for axis in axes:
+            X = check_axis(self, X, 1, axis=axis, wants=f"a tensor whose axis {axis} has size 1")
+        return pt.squeeze(X, axis=tuple(axes))
+
+
+class Concatenate(Layer):
+    """Join tensors along an axis; called on several.
+
+    Parameters
+    ----------
+    name : str, optional
+    axis : int
+        The axis, the last unless given.
+
+    Raises
+    ------
+    ValueError
+        When called, if the tensors have unequal numbers of axes, lack the axis, or are known to differ
+        along another.
+
+    Examples
+    --------
+    >>> from ptml.layers import Concatenate, Input
+    >>> Concatenate()(Input("a", (None, 3)), Input("b", (None, 2))).type.shape
+    (None, 5)
+    """
+
+    axis: int = attrs.field(default=-1, validator=an_axis)
+
+    def build(self, *inputs: TensorVariable) -> TensorVariable:
+        who = described(self)
+        if not inputs:
+            raise ValueError(NOTHING_TO_CONCATENATE.format(who=who))
+        shapes = [X.type.shape for X in inputs]
+        shown = ", ".join(map(str, shapes))
+        if len({len(shape) for shape in shapes}) > 1:
+            raise ValueError(DIFFERENT_NDIM.format(who=who, shapes=shown))
+        axis = _positive_axis(self, "axis", self.axis, inputs[0])
+        joined = list(inputs)
+        for other in range(len(shapes[0])):
+            known = {shape[other] for shape in shapes} - {None}
+            if other == axis:
+                continue
+            if len(known) > 1:
+                raise ValueError(DIFFERENT_SIZE.format(who=who, axis=axis, shapes=shown, other=other))
+            for size in known:
+                wants = f"tensors that differ along axis {axis} alone"
+                joined = [check_axis(self, X, size, axis=other, wants=wants) for X in joined]
+        return pt.concatenate(joined, axis=axis)

@@ -1,0 +1,230 @@
+"""Slots: the declaration of one piece of state, and its symbolic handle."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import uuid
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import numpy as np
+from pytensor.tensor.type import TensorType
+from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["Role", "Slot", "SlotVariable"]
+
+
+class Role(enum.Enum):
+    """What a piece of state is for.
+
+    Roles select: wherever a ``where`` is taken, a role stands for all leaves that have it, and
+    ``&``, ``|`` and ``~`` combine it with any other selector.
+
+    Examples
+    --------
+    >>> from ptml_state import Role
+    >>> Role.PARAMETER
+    Role.PARAMETER
+    >>> Role("clock") is Role.CLOCK
+    True
+    """
+
+    PARAMETER = "parameter"
+    STATISTIC = "statistic"
+    GENERATOR = "generator"
+    CLOCK = "clock"
+    OPTIMIZER = "optimizer"
+
+    def __repr__(self) -> str:
+        return f"Role.{self.name}"
+
+    def __str__(self) -> str:
+        return self.value
+
+    def __and__(self, other: Any) -> Any:
+        from ptml_state.where import where
+
+        return where(self) & other
+
+    def __or__(self, other: Any) -> Any:
+        from ptml_state.where import where
+
+        return where(self) | other
+
+    __rand__ = __and__
+    __ror__ = __or__
+
+    def __invert__(self) -> Any:
+        from ptml_state.where import where
+
+        return ~where(self)
+
+
+_ordinals = itertools.count()
+_live: weakref.WeakValueDictionary[str, Slot] = weakref.WeakValueDictionary()
+
+
+def _static_shape(shape: Any) -> tuple[int, ...]:
+    shape = tuple(shape)
+    for size in shape:
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
+            raise ValueError(
+                f"A slot's shape is a tuple of whole numbers, all known and none negative; got {shape}."
+            )
+    return tuple(int(size) for size in shape)
+
+
+@attrs.frozen(eq=False, repr=False)
+class Slot:
+    """The declaration of one piece of state.
+
+    A slot has no value: values sit in a :class:`~ptml_state.State`, and live in a
+    :class:`~ptml_state.Store`. Slots are compared by identity.
+
+    Parameters
+    ----------
+    name : str
+        The leaf's name below its owner: ``"W"``, ``"running_mean"``, ``"adam/first_moment"``.
+    role : Role
+        What it is for.
+    dtype : str
+        The dtype of its values, for good.
+    shape : tuple of int
+        The shape of its values, for good.
+    initializer : callable
+        ``initializer(rng, shape, dtype) -> array`` draws the first value.
+    owner : object, optional
+        What declares it: a layer, a transform. Errors name it.
+    attribute : str, optional
+        The attribute of `owner` that gives the handle, where it has one. The address is then
+        ``owner's name / name``, and `name` alone otherwise.
+    of : Slot, optional
+        The slot that this one accompanies (a moment accompanies a parameter). The address is then
+        ``name / address of that slot``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ptml_state import Role, Slot
+    >>> best = Slot("best", Role.OPTIMIZER, "float32", (), lambda rng, shape, dtype: np.full(shape, np.inf, dtype))
+    >>> best
+    Slot('best', Role.OPTIMIZER, float32[])
+    >>> 2 * best.handle
+    Mul.0
+    """
+
+    name: str
+    role: Role
+    dtype: str = attrs.field(converter=lambda dtype: str(np.dtype(dtype)))
+    shape: tuple[int, ...] = attrs.field(converter=_static_shape)
+    initializer: Callable[..., Any]
+    owner: Any = attrs.field(default=None, kw_only=True)
+    attribute: str | None = attrs.field(default=None, kw_only=True)
+    of: Slot | None = attrs.field(default=None, kw_only=True)
+    #: Identity that survives pickling.
+    uid: str = attrs.field(factory=lambda: uuid.uuid4().hex, kw_only=True)
+    #: Slots made earlier have lower ordinals.
+    ordinal: int = attrs.field(factory=_ordinals.__next__, kw_only=True)
+    #: The symbolic handle, a root of any graph that reads the slot.
+    handle: SlotVariable = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.name or self.name.startswith("/") or self.name.endswith("/"):
+            raise ValueError(f"A slot's name is a path such as 'W' or 'adam/first_moment'; got {self.name!r}.")
+        object.__setattr__(self, "handle", SlotVariable(self))
+        _live[self.uid] = self
+
+    @property
+    def type(self) -> TensorType:
+        """The PyTensor type of the slot's values."""
+        return TensorType(self.dtype, self.shape)
+
+    @property
+    def address(self) -> str:
+        """Where the slot sits when no other layer has its owner's name."""
+        if self.of is not None:
+            return f"{self.name}/{self.of.address}"
+        return self.name if self.attribute is None else f"{self.owner.name}/{self.name}"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that one value takes."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+    def __repr__(self) -> str:
+        size = ",".join(map(str, self.shape))
+        return f"Slot({self.address!r}, {self.role!r}, {self.dtype}[{size}])"
+
+    def __copy__(self) -> Slot:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Slot:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {f.name: getattr(self, f.name) for f in attrs.fields(Slot) if f.init}
+        return _restore_slot, (fields,)
+
+
+def _restore_slot(fields: dict[str, Any]) -> Slot:
+    """Give the living slot of this identity, or make it again as its owner's own."""
+    living = _live.get(fields["uid"])
+    if living is not None:
+        return living
+    fields = {**fields, "ordinal": next(_ordinals)}
+    made = Slot(**fields)
+    if made.attribute is not None:
+        vars(made.owner).setdefault(made.attribute, made.handle)
+    return made
+
+
+class SlotVariable(TensorVariable):
+    """The symbolic handle of a slot: a root of the graph that stands for the slot's value.
+
+    A slot has one handle for life. Copying or cloning a graph keeps it, and a pickled graph gets it
+    back. It goes into any expression: ``loss + 1e-4 * (fc.W**2).sum()``.
+    """
+
+    slot: Slot
+
+    def __init__(self, slot: Slot) -> None:
+        super().__init__(slot.type, None, None, name=None)
+        self.slot = slot
+
+    # PyTensor prints `name` in its own errors: say there what to do about a slot that is no input.
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.slot.address
+
+    @name.setter
+    def name(self, value: str | None) -> None:
+        if value is not None:
+            raise AttributeError(
+                f"The handle of {self.slot.address!r} is named after its slot; name an expression of it instead."
+            )
+
+    def clone(self, **kwargs: Any) -> SlotVariable:
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.slot.address} [slot: needs ptml.function]"
+
+    def __repr__(self, firstPass: bool = True) -> str:  # noqa: N803 (PyTensor's signature)
+        size = ",".join(map(str, self.slot.shape))
+        return f"<{self.slot.address}: {self.slot.dtype}[{size}]>"
+
+    def __copy__(self) -> SlotVariable:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SlotVariable:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _handle_of, (self.slot,)
+
+
+def _handle_of(slot: Slot) -> SlotVariable:
+    return slot.handle
