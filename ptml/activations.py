@@ -74,7 +74,6 @@ class Activation(Layer):
     Examples
     --------
     >>> import pytensor.tensor as pt
-from pytensor.gradient import disconnected_grad
     >>> class Square(Activation):
     ...     def activate(self, X):
     ...         return X * X

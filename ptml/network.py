@@ -280,8 +280,8 @@ def replace(network: Any, selector: Any, new: Module | Callable[[Any], Module]) 
     >>> import attrs
     >>> from ptml.layers import Dropout, Linear, Sequential
     >>> net = Sequential(Linear("fc", n_in=2, n_out=3), Dropout("drop", p=0.1))
-    >>> replace(net, Dropout, lambda drop: attrs.evolve(drop, p=0.5))[1]
-    Dropout('drop', p=0.5)
+    >>> replace(net, Dropout, lambda drop: attrs.evolve(drop, p=0.2))[1]
+    Dropout('drop', p=0.2)
     """
     matched = {id(module): module for module in select(network, selector)}
     if not matched:

@@ -67,6 +67,7 @@ def integer(minimum: int, wants: str) -> Validator:
         if value < minimum:
             _refuse(ValueError, module, field, wants, value)
 
+    validate.__doc__ = f"Validate that a value is {wants}."
     return validate
 
 
@@ -98,6 +99,7 @@ def real(within: Callable[[float], bool], wants: str) -> Validator:
         if not math.isfinite(value) or not within(value):
             _refuse(ValueError, module, field, wants, value)
 
+    validate.__doc__ = f"Validate that a value is {wants}."
     return validate
 
 

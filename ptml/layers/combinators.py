@@ -38,15 +38,15 @@ class Sequential(Layer):
     --------
     >>> from ptml.activations import ReLU
     >>> from ptml.layers import Linear, Sequential
-    >>> net = Sequential(Linear("fc1", n_in=64, n_out=128), ReLU(), Linear("fc2", n_in=128, n_out=10))
+    >>> net = Sequential(Linear("fc1", n_in=784, n_out=128), ReLU(), Linear("fc2", n_in=128, n_out=10))
     >>> net
     Sequential(
-        Linear('fc1', n_in=64, n_out=128),
+        Linear('fc1', n_in=784, n_out=128),
         ReLU(),
         Linear('fc2', n_in=128, n_out=10),
     )
     >>> net[0], len(net[1:])
-    (Linear('fc1', n_in=64, n_out=128), 2)
+    (Linear('fc1', n_in=784, n_out=128), 2)
     """
 
     layers: tuple[Layer, ...]

@@ -25,6 +25,7 @@ from ptml.optim.schedules import (
     cosine_schedule,
     linear_schedule,
 )
+from ptml.optim.train import compile_train
 from ptml.optim.transform import Chain, Rule, Transform, chain, take_step
 from ptml.optim.updates import Gradients, Steps, Updates, get_gradients, steps_of, to_updates
 
@@ -60,6 +61,7 @@ __all__ = [
     "chain",
     "clip_by_global_norm",
     "clip_by_value",
+    "compile_train",
     "constant_schedule",
     "cosine_schedule",
     "counter",

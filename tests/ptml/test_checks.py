@@ -7,14 +7,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import ptml
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from ptml.checks import AxisCheck, RowCount, check_axis, check_floating, check_ndim, row_count
-from ptml.layer import Layer
 from pytensor.compile.mode import Mode
 from pytensor.graph.replace import vectorize_graph
+
+import ptml
+from ptml.checks import AxisCheck, RowCount, check_axis, check_floating, check_ndim, row_count
+from ptml.layer import Layer
 
 PYTHON = Mode(linker="py", optimizer="fast_compile")
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,9 @@ class Width(Layer):
 
 def test_a_static_shape_is_checked_when_the_layer_is_called():
     X = pt.tensor("X", shape=(2, None, 3))
-    with pytest.raises(ValueError, match=r"w \(Width\) takes \(\.\.\., 4 \{features\}\); got \(2, None, 3\)") as e:
+    with pytest.raises(
+        ValueError, match=r"w \(Width\) takes \(\.\.\., 4 \{features\}\); got \(2, None, 3\)"
+    ) as e:
         Width("w")(X)
     assert "axis -1 is 3, where 4 is declared" in str(e.value)
     assert "while calling w (Width)" in e.value.__notes__
@@ -54,7 +57,10 @@ def test_channels_first_are_recognized():
 def test_an_axis_counts_from_either_end():
     layer, X = Width("w"), pt.tensor("X", shape=(5, None, 7))
     assert check_axis(layer, X, 6, axis=1, wants="").type.shape == (5, 6, 7)
-    assert check_axis(layer, X, 6, axis=-2, wants="").owner.op == check_axis(layer, X, 6, axis=1, wants="").owner.op
+    assert (
+        check_axis(layer, X, 6, axis=-2, wants="").owner.op
+        == check_axis(layer, X, 6, axis=1, wants="").owner.op
+    )
     with pytest.raises(ValueError, match=r"axis -3 is 5, where 6 is declared"):
         check_axis(layer, X, 6, axis=0, wants="")
 
@@ -74,7 +80,9 @@ def test_what_is_no_float_is_refused_with_the_cast_to_write(dtype):
 
 
 def test_an_input_wider_than_the_parameters_is_refused():
-    with pytest.raises(TypeError, match=r"w \(Width\) has float32 parameters; got .*float64.*floatX='float64'"):
+    with pytest.raises(
+        TypeError, match=r"w \(Width\) has float32 parameters; got .*float64.*floatX='float64'"
+    ):
         check_floating(Width("w"), pt.matrix("X", dtype="float64"), dtype="float32")
     check_floating(Width("w"), pt.matrix("X", dtype="float16"), dtype="float32")
 
@@ -84,10 +92,14 @@ def test_every_backend_checks_the_shape_that_arrives(backend, float32):
     program = ptml.function([X], Width("w", minimum=3)(X), backend=backend)
     x = np.arange(24, dtype="float32").reshape(2, 3, 4)
     np.testing.assert_allclose(np.asarray(program(x)), x / 6, rtol=1e-6)
-    message = r"w \(Width\) takes \(\.\.\., 4 \{features\}\); got \(2, 3, 5\): axis -1 is 5, where 4 is declared"
+    message = (
+        r"w \(Width\) takes \(\.\.\., 4 \{features\}\); got \(2, 3, 5\): axis -1 is 5, where 4 is declared"
+    )
     with pytest.raises(ValueError, match=message):
         program(np.ones((2, 3, 5), "float32"))
-    with pytest.raises(ValueError, match=r"w \(Width\) takes at least 3 rows; got shape \(2, 1, 4\)\. Take more\."):
+    with pytest.raises(
+        ValueError, match=r"w \(Width\) takes at least 3 rows; got shape \(2, 1, 4\)\. Take more\."
+    ):
         program(np.ones((2, 1, 4), "float32"))
     np.testing.assert_allclose(np.asarray(program(x[:1])), x[:1] / 3, rtol=1e-6)
 
@@ -150,7 +162,8 @@ _WARM = """
 import numpy as np, pytensor.tensor as pt, ptml
 from ptml.checks import AxisCheck, RowCount
 X = pt.matrix("X")
-program = ptml.function([X], [AxisCheck("w", -1, 4, "4")(X), RowCount("w", (-2,), 2, "rows")(X)], backend="numba")
+checked = [AxisCheck("w", -1, 4, "4")(X), RowCount("w", (-2,), 2, "rows")(X)]
+program = ptml.function([X], checked, backend="numba")
 print(program(np.ones((2, 4)))[1])
 for shape in ((2, 5), (1, 4)):
     try:

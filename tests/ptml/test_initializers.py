@@ -72,7 +72,7 @@ def test_an_initializer_of_weights_refuses_a_bias_and_says_what_to_take(value):
         _drawn(value, (3,))
 
 
-# Glorot and Bengio: variance 2 / (fan_in + fan_out). He: 2 / ((1 + slope^2) fan). Uniform on [-a, a]: a^2 / 3.
+# Glorot and Bengio: variance 2 / (fan_in + fan_out). He: 2 / ((1 + slope^2) fan).
 @pytest.mark.parametrize(
     ("value", "mean", "variance"),
     [
@@ -120,7 +120,7 @@ def test_orthogonal_draws_have_orthonormal_rows_or_columns(shape):
 
 
 def test_orthogonal_draws_favour_no_sign():
-    # Q of a plain QR decomposition has first entries of one sign; of a uniform draw half of them are positive.
+    # Q of a plain QR decomposition has first entries of one sign; of a uniform draw half are positive.
     firsts = [_drawn(Orthogonal(), (2, 2), seed=seed)[0, 0] for seed in range(400)]
     assert abs(np.mean(np.sign(firsts))) < 4 / np.sqrt(400)
 
@@ -194,7 +194,9 @@ def test_a_function_becomes_an_initializer_with_hyperparameters_by_keyword():
 
 
 def test_a_function_that_is_no_initializer_is_refused():
-    with pytest.raises(TypeError, match=r"first three parameters are rng, shape and dtype.*bad\(shape, rng\)"):
+    with pytest.raises(
+        TypeError, match=r"first three parameters are rng, shape and dtype.*bad\(shape, rng\)"
+    ):
 
         @initializer
         def bad(shape, rng):

@@ -6,13 +6,14 @@ import pickle
 
 import attrs
 import numpy as np
-import ptml
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.compile.mode import Mode
+
+import ptml
 from ptml.layers import Dropout, Input
 from ptml_state import Role
-from pytensor.compile.mode import Mode
 
 PYTHON = Mode(linker="py", optimizer="fast_compile")
 
@@ -88,7 +89,9 @@ def test_at_zero_nothing_is_drawn():
     assert drop.key is None
     assert ptml.slots(drop) == ()
     X = Input("X", (None, 3))
-    np.testing.assert_array_equal(ptml.function([X], drop(X), mode=PYTHON)([[1.0, 2.0, 3.0]]), [[1.0, 2.0, 3.0]])
+    np.testing.assert_array_equal(
+        ptml.function([X], drop(X), mode=PYTHON)([[1.0, 2.0, 3.0]]), [[1.0, 2.0, 3.0]]
+    )
 
 
 def test_it_declares_a_generator():
@@ -118,7 +121,9 @@ def test_what_is_no_probability_is_refused_by_name(p):
 
 
 def test_the_spelling_of_torch_is_refused_with_what_to_write():
-    with pytest.raises(TypeError, match=r"Dropout's `name` must be a string; got 0\.1\. Write Dropout\(p=0\.1\)"):
+    with pytest.raises(
+        TypeError, match=r"Dropout's `name` must be a string; got 0\.1\. Write Dropout\(p=0\.1\)"
+    ):
         Dropout(0.1)
     with pytest.raises(TypeError, match=r"Write Dropout\('drop', p=0\.1\)"):
         Dropout("drop", 0.1)

@@ -7,14 +7,15 @@ import pickle
 
 import attrs
 import numpy as np
-import ptml
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.compile.mode import Mode
+
+import ptml
 from ptml.initializers import Constant, HeNormal, Ones, Zeros
 from ptml.layers import Input, Linear, linear
 from ptml_state import Role
-from pytensor.compile.mode import Mode
 
 PYTHON = Mode(linker="py", optimizer="fast_compile")
 
@@ -128,9 +129,13 @@ def test_impossible_hyperparameters_are_refused_by_name(options, error, message)
 
 
 def test_hyperparameters_by_position_are_refused_with_what_to_write():
-    with pytest.raises(TypeError, match=r"got 3 positional arguments\. Write Linear\('fc', n_in=64, n_out=10\)"):
+    with pytest.raises(
+        TypeError, match=r"got 3 positional arguments\. Write Linear\('fc', n_in=64, n_out=10\)"
+    ):
         Linear("fc", 64, 10)
-    with pytest.raises(TypeError, match=r"Linear's `name` must be a string; got 64\. Write Linear\(n_in=64, n_out=10\)"):
+    with pytest.raises(
+        TypeError, match=r"Linear's `name` must be a string; got 64\. Write Linear\(n_in=64, n_out=10\)"
+    ):
         Linear(64, 10)
 
 

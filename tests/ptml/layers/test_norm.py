@@ -6,12 +6,13 @@ import pickle
 
 import attrs
 import numpy as np
-import ptml
 import pytensor
 import pytest
+from pytensor.compile.mode import Mode
+
+import ptml
 from ptml.layers import BatchNorm, Input, Linear, Sequential
 from ptml_state import Role
-from pytensor.compile.mode import Mode
 
 PYTHON = Mode(linker="py", optimizer="fast_compile")
 
@@ -93,7 +94,9 @@ def test_one_row_is_refused_in_training_and_leaves_the_state_as_it_was(shape):
     X = Input("X", shape)
     program = ptml.function([X], bn(X), seed=0, mode=PYTHON)
     before = program.state
-    message = r"bn \(BatchNorm\) takes at least 2 values per channel in training; got shape \(1, 2\).*drop_last"
+    message = (
+        r"bn \(BatchNorm\) takes at least 2 values per channel in training; got shape \(1, 2\).*drop_last"
+    )
     with pytest.raises(ValueError, match=message):
         program([[5.0, 7.0]])
     assert program.state == before
@@ -194,7 +197,9 @@ def test_a_wrong_width_is_refused_when_the_layer_is_called(shape, message):
 def test_a_wrong_width_that_only_the_run_shows_is_refused_there():
     X = Input("X", (None, None))
     program = ptml.function([X], BatchNorm("bn", n_in=1)(X), seed=0, mode=PYTHON)
-    with pytest.raises(ValueError, match=r"bn \(BatchNorm\) takes \(batch, \.\.\., 1 channels\); got \(4, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"bn \(BatchNorm\) takes \(batch, \.\.\., 1 channels\); got \(4, 3\)"
+    ):
         program(np.ones((4, 3)))
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode
@@ -59,6 +60,13 @@ class Run:
             self(gradient)
             visited.append(self[address])
         return np.array(visited)
+
+
+@pytest.fixture(autouse=True)
+def quick_to_compile() -> Iterator[None]:
+    """Compile what names no mode without rewrites and kernels."""
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        yield
 
 
 @pytest.fixture

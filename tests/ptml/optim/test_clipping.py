@@ -11,20 +11,21 @@ from hypothesis.extra.numpy import arrays
 from pytensor.graph.replace import clone_replace
 
 from ptml import function
+from ptml.initializers import Zeros
 from ptml.optim import Gradients, chain, clip_by_global_norm, clip_by_value, scalar_state, sgd
+from ptml_state import Role, Slot
 
 
-@pytest.fixture(scope="module")
-def clip32():
+@pytest.fixture(
+    scope="module", params=[{"mode": "FAST_COMPILE"}, {"backend": "c"}], ids=["plain", "rewritten"]
+)
+def clip32(request):
     """A compiled clip to norm 1 of a float32 vector and matrix together."""
-    from ptml.initializers import Zeros
-    from ptml_state import Role, Slot
-
     p = Slot("p", Role.PARAMETER, "float32", (3,), Zeros()).handle
     W = Slot("W", Role.PARAMETER, "float32", (2, 2), Zeros()).handle
     g, h = pt.fvector("g"), pt.fmatrix("h")
     clipped = clip_by_global_norm(1.0)([g, h], [p, W]).amounts
-    return function([g, h], [clipped[p], clipped[W]], seed=0, mode="FAST_COMPILE")
+    return function([g, h], [clipped[p], clipped[W]], seed=0, **request.param)
 
 
 def test_one_factor_brings_the_norm_of_all_parameters_to_the_bound(run):

@@ -1,0 +1,117 @@
+"""Compile a training step from a loss and a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pytensor.graph.basic import Variable
+
+from ptml.compile.function import build
+from ptml.compile.program import Program
+from ptml.optim.transform import take_step
+from ptml.start import slots
+from ptml_state import Role, SlotVariable, State, Store
+
+__all__ = ["compile_train"]
+
+NO_PARAMETERS = (
+    "The loss depends on no parameters: there is nothing to train. Compute it by layers that have some, or give "
+    "parameters=."
+)
+RULE_FIRST = "compile_train(loss, rule): the loss is a scalar tensor; got {loss}. Are the two swapped?"
+NOT_A_SEQUENCE = "extra_outputs is a sequence of tensors; got {given}. Write extra_outputs=[{given}]."
+
+
+def compile_train(
+    loss: Variable,
+    rule: Any,
+    *,
+    parameters: Iterable[SlotVariable] | None = None,
+    inputs: Sequence[Any] | None = None,
+    extra_outputs: Sequence[Variable] | None = None,
+    extra_updates: Any = None,
+    state: State | Store | Program | None = None,
+    seed: int | None = None,
+    backend: str | None = None,
+    compile_kwargs: Mapping[str, Any] | None = None,
+) -> Program:
+    """Compile a training step: one call computes the loss of a batch and moves the parameters.
+
+    Parameters
+    ----------
+    loss : scalar tensor
+        What to lessen.
+    rule : Transform
+        How: ``adam(1e-3)``, ``chain(clip_by_global_norm(1.0), adam(1e-3))``, or any callable of a loss and
+        parameters that gives updates.
+    parameters : iterable of handles, optional
+        What to move; every parameter that the loss depends on unless given.
+    inputs : sequence of Variable or In, optional
+        What a call takes; the roots of loss and rule in the order in which they were made, unless given.
+    extra_outputs : sequence of tensors, optional
+        What a call gives after the loss. They observe: no statistic or clock moves because of them.
+    extra_updates : mapping or pairs, optional
+        Further new values, of slots by handle or of shared variables.
+    state : State, Store or Program, optional
+        Where the state comes from: a new store is made from a `State`; a `Store`, or another program's, is
+        shared. Leaves that it lacks are drawn.
+    seed : int, optional
+        Decides what is drawn; a random seed unless given.
+    backend : {"numba", "c", "jax", "mlx", "pytorch"}, optional
+        Where it runs; PyTensor's default mode decides unless given.
+    compile_kwargs : mapping, optional
+        Further arguments of ``pytensor.function``, such as ``{"mode": ...}``.
+
+    Returns
+    -------
+    Program
+        A call gives the loss, computed before the step, alone or as ``(loss, *extra_outputs)``.
+
+    Raises
+    ------
+    TypeError
+        If the loss is no tensor, or an update has another type than what it writes.
+    ValueError
+        If the loss is no scalar or depends on no parameters, if two pieces of state have one address, or if
+        the state belongs to another network.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ptml.layers import Input, Linear
+    >>> from ptml.loss import SquaredError, supervised_loss
+    >>> from ptml.optim import compile_train, sgd
+    >>> X = Input("X", shape=(None, 2))
+    >>> loss, y = supervised_loss(Linear("fc", n_in=2, n_out=1)(X), SquaredError())
+    >>> step = compile_train(loss, sgd(0.1), seed=0)
+    >>> x = np.eye(2)
+    >>> losses = [float(step(x, np.ones((2, 1)))) for _ in range(50)]
+    >>> losses[-1] < losses[0]
+    True
+    """
+    if not isinstance(loss, Variable):
+        raise TypeError(RULE_FIRST.format(loss=repr(loss)))
+    if isinstance(extra_outputs, Variable):
+        raise TypeError(NOT_A_SEQUENCE.format(given=extra_outputs))
+    extra_outputs = list(extra_outputs or ())
+    handles = slots(loss, Role.PARAMETER) if parameters is None else tuple(parameters)
+    if not handles and parameters is None:
+        raise ValueError(NO_PARAMETERS)
+    updates = take_step(rule, loss, handles)
+    further = extra_updates.items() if isinstance(extra_updates, Mapping) else extra_updates or ()
+    return build(
+        inputs,
+        [loss],
+        observed=extra_outputs,
+        updates=[*updates.items(), *further],
+        state=state,
+        seed=seed,
+        backend=backend,
+        options=dict(compile_kwargs or {}),
+        structure=tuple if extra_outputs else _loss,
+    )
+
+
+def _loss(results: list[Any]) -> Any:
+    return results[0]
