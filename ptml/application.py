@@ -14,9 +14,10 @@ import weakref
 from typing import Any
 
 import numpy as np
-from ptml_state import Slot
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
+
+from ptml_state import Slot
 
 __all__ = ["Application", "DrawNumber", "Reading", "next_ordinal"]
 

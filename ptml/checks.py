@@ -1,7 +1,7 @@
 """Checks of what a layer is called on: at once where its type tells, in the running graph where it does not.
 
-Two ops carry the checks that wait. `AxisCheck` gives its input back, and `RowCount` gives a count that the
-layer then computes with, so that no rewrite can drop either while what they guard is still computed.
+Three ops carry the checks that wait. `AxisCheck` and `SameSize` give an input back, and `RowCount` gives a
+count that the layer then computes with, so that no rewrite can drop one while what it guards is computed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,20 @@ from pytensor.tensor.variable import TensorVariable
 
 from ptml.validate import described
 
-__all__ = ["AxisCheck", "RowCount", "check_axis", "check_floating", "check_ndim", "row_count"]
+__all__ = [
+    "AxisCheck",
+    "RowCount",
+    "SameSize",
+    "check_axis",
+    "check_floating",
+    "check_ndim",
+    "check_same_size",
+    "row_count",
+]
 
 WRONG_SIZE = "{who} takes {wants}; got {shape}: axis {axis} is {given}, where {size} is declared.{hint}"
 CHANNELS_FIRST = " Axis {axis} has {size}: move it to the end, the layout is channels last."
+DIFFERENT_SIZES = "{who} takes {wants}; got {shape} and {other}, which differ along axis {axis}."
 TOO_FEW = "{who} takes at least {minimum} {wants}; got shape {shape}.{hint}"
 NOT_FLOATING = (
     "{who} computes with floating-point numbers; got {given}. Write X.astype({floating!r}), or declare the "
@@ -61,6 +71,18 @@ def size_message(op: AxisCheck, ndim: int) -> str:
     )
 
 
+def sizes_message(op: SameSize, ndim: int, other_ndim: int) -> str:
+    """Give the message of a failed `SameSize`, with one placeholder for each size of the two shapes."""
+    shape = [f"{{{k}}}" for k in range(ndim + other_ndim)]
+    return DIFFERENT_SIZES.format(
+        who=_template(op.layer),
+        wants=_template(op.wants),
+        shape=_shown(shape[:ndim]),
+        other=_shown(shape[ndim:]),
+        axis=op.axis,
+    )
+
+
 def count_message(op: RowCount, ndim: int) -> str:
     """Give the message of a failed `RowCount`, with one placeholder for each of the shape's sizes."""
     return TOO_FEW.format(
@@ -81,6 +103,17 @@ def axis_checker(op: AxisCheck) -> Callable[[Any], Any]:
         return x
 
     return check
+
+
+def size_comparer(op: SameSize) -> Callable[[Any, Any], Any]:
+    """Make a function that compares two arrays, as `axis_checker` checks one."""
+
+    def compare(x: Any, other: Any) -> Any:
+        if x.shape[op.axis] != other.shape[op.axis]:
+            raise ValueError(sizes_message(op, x.ndim, other.ndim).format(*x.shape, *other.shape))
+        return x
+
+    return compare
 
 
 def row_counter(op: RowCount) -> Callable[[Any], int]:
@@ -138,6 +171,48 @@ class AxisCheck(Op):
         return f"AxisCheck{{{self.layer}, axis={self.axis}, size={self.size}}}"
 
 
+class SameSize(Op):
+    """Give a tensor back if an axis has the size that it has in another, and raise otherwise.
+
+    Parameters
+    ----------
+    layer : str
+        What the error names.
+    axis : int
+        The axis of both, counted from the end.
+    wants : str
+        What the layer takes.
+    """
+
+    __props__ = ("layer", "axis", "wants")
+    view_map: ClassVar[dict[int, list[int]]] = {0: [0]}
+
+    def __init__(self, layer: str, axis: int, wants: str) -> None:
+        self.layer, self.axis, self.wants = layer, axis, wants
+
+    def make_node(self, x: Any, other: Any) -> Apply:
+        x, other = pt.as_tensor(x), pt.as_tensor(other)
+        return Apply(self, [x, other], [x.type()])
+
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+        output_storage[0][0] = size_comparer(self)(*inputs)
+
+    def infer_shape(self, node: Apply, shapes: Any) -> list[Any]:
+        return [shapes[0]]
+
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
+        return [[True], [False]]
+
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Variable]:
+        return [cotangents[0], disconnected_type()]
+
+    def pushforward(self, inputs: Any, outputs: Any, tangents: Any) -> list[Variable]:
+        return [tangents[0]]
+
+    def __str__(self) -> str:
+        return f"SameSize{{{self.layer}, axis={self.axis}}}"
+
+
 class RowCount(Op):
     """Count the elements along some axes, and raise if they are too few for what a layer computes.
 
@@ -184,9 +259,10 @@ class RowCount(Op):
 
 @_vectorize_node.register(AxisCheck)
 @_vectorize_node.register(RowCount)
-def _vectorize_check(op: AxisCheck | RowCount, node: Apply, x: Variable) -> Apply:
+@_vectorize_node.register(SameSize)
+def _vectorize_check(op: AxisCheck | RowCount | SameSize, node: Apply, *batched: Variable) -> Apply:
     # Axes count from the end, so a batch in front leaves them where they are.
-    return op.make_node(x)
+    return op.make_node(*batched)
 
 
 def check_axis(layer: Any, X: TensorVariable, size: int, *, axis: int = -1, wants: str) -> TensorVariable:
@@ -245,6 +321,44 @@ def check_axis(layer: Any, X: TensorVariable, size: int, *, axis: int = -1, want
             size=size,
             hint=hint,
         )
+    )
+
+
+def check_same_size(
+    layer: Any, X: TensorVariable, other: TensorVariable, *, axis: int, wants: str
+) -> TensorVariable:
+    """Check that an axis has one size in two of a layer's inputs of as many axes.
+
+    Parameters
+    ----------
+    layer : Layer
+        What errors name.
+    X, other : tensor
+        The inputs.
+    axis : int
+        The axis.
+    wants : str
+        What the layer takes.
+
+    Returns
+    -------
+    tensor
+        `X` itself where the static shapes tell; one that is checked in the running graph otherwise.
+
+    Raises
+    ------
+    ValueError
+        If the static sizes differ.
+    """
+    axis = axis if axis < 0 else axis - X.type.ndim
+    sizes = X.type.shape[axis], other.type.shape[axis]
+    if None in sizes:
+        return SameSize(described(layer), axis, wants)(X, other)
+    if sizes[0] == sizes[1]:
+        return X
+    shape, beside = _shown(X.type.shape), _shown(other.type.shape)
+    raise ValueError(
+        DIFFERENT_SIZES.format(who=described(layer), wants=wants, shape=shape, other=beside, axis=axis)
     )
 
 

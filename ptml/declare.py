@@ -8,9 +8,9 @@ from typing import Any
 import attrs
 import numpy as np
 import pytensor
-from ptml_state import Role, Slot, SlotVariable
 
 from ptml.module import Module
+from ptml_state import Role, Slot, SlotVariable
 
 __all__ = ["FreshKey", "generator", "parameter", "slot", "statistic", "sublayer"]
 
@@ -39,7 +39,9 @@ class FreshKey(Module):
         return key
 
 
-def parameter(shape: Sequence[int], initializer: Callable[..., Any], *, dtype: str | None = None) -> Declaration:
+def parameter(
+    shape: Sequence[int], initializer: Callable[..., Any], *, dtype: str | None = None
+) -> Declaration:
     """Declare a trained array.
 
     Parameters
@@ -54,7 +56,9 @@ def parameter(shape: Sequence[int], initializer: Callable[..., Any], *, dtype: s
     return Declaration(Role.PARAMETER, tuple(shape), initializer, dtype)
 
 
-def statistic(shape: Sequence[int], initializer: Callable[..., Any], *, dtype: str | None = None) -> Declaration:
+def statistic(
+    shape: Sequence[int], initializer: Callable[..., Any], *, dtype: str | None = None
+) -> Declaration:
     """Declare a running statistic, which :func:`ptml.advance` moves; arguments as for `parameter`."""
     return Declaration(Role.STATISTIC, tuple(shape), initializer, dtype)
 
@@ -76,9 +80,11 @@ class slot:
     >>> from ptml.declare import parameter, slot
     >>> class Gain(Layer):
     ...     n_in: int
+    ...
     ...     @slot
     ...     def scale(self):
     ...         return parameter((self.n_in,), Ones())
+    ...
     ...     def build(self, X):
     ...         return X * self.scale
     >>> gain = Gain("gain", n_in=3)
@@ -111,7 +117,9 @@ class slot:
                 attribute=self.name,
             ).handle
         else:
-            raise TypeError(WANTS_DECLARATION.format(cls=type(module).__name__, name=self.name, value=declared))
+            raise TypeError(
+                WANTS_DECLARATION.format(cls=type(module).__name__, name=self.name, value=declared)
+            )
         return vars(module).setdefault(self.name, handle)
 
 

@@ -17,7 +17,7 @@ from ptml.bits import Draw, FoldIn
 from ptml.layer import LayerGradient, LayerOp
 from ptml.marks import Advance, InTraining
 
-__all__ = ["calls_in", "flatten", "flattened_graph", "is_marked"]
+__all__ = ["calls_in", "flatten", "flattened_graph", "is_marked", "rewritten_inside"]
 
 MARKS = (Advance, InTraining, Draw, FoldIn, LayerOp, LayerGradient)
 
@@ -28,18 +28,20 @@ def is_marked(op: Op) -> bool:
     if known is None:
         known = any(
             isinstance(node.op, MARKS) or (isinstance(node.op, OpFromGraph | Scan) and is_marked(node.op))
-            for node in op.fgraph.apply_nodes  # type: ignore[attr-defined]
+            for node in op.fgraph.apply_nodes
         )
-        op._holds_marks = known  # type: ignore[attr-defined]
+        op._holds_marks = known
     return known
 
 
 def _is_nested(node: Apply) -> bool:
-    return isinstance(node.op, LayerOp | LayerGradient) or (isinstance(node.op, OpFromGraph) and is_marked(node.op))
+    return isinstance(node.op, LayerOp | LayerGradient) or (
+        isinstance(node.op, OpFromGraph) and is_marked(node.op)
+    )
 
 
 def flattened_graph(outputs: Sequence[Variable], roots: Sequence[Variable] | None = None) -> FunctionGraph:
-    """Copy a graph and put the nested graphs of layers, and of ops that use layers, in the place of their calls.
+    """Copy a graph, with the nested graphs of layers (and of what uses layers) in the place of their calls.
 
     Parameters
     ----------

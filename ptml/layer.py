@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import attrs
 import pytensor.tensor as pt
-from ptml_state import SlotVariable
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import _vectorize_node, vectorize_graph
@@ -18,6 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 from ptml.application import Reading, next_ordinal
 from ptml.marks import advanced_in_call
 from ptml.module import Module
+from ptml_state import SlotVariable
 
 __all__ = ["DefaultName", "Layer", "LayerGradient", "LayerOp"]
 
@@ -26,6 +26,7 @@ TOO_MANY_POSITIONAL = (
     "{cls} takes its name by position and every hyperparameter by keyword; got {count} positional arguments. "
     "Write {cls}({suggestion})."
 )
+WRONG_COUNT = "{layer} takes {wanted} tensor(s) in a call; got {given}."
 BAD_NAME = (
     "{name!r} cannot name a layer: a name is one or more words joined by '/', without the characters *?[] "
     "that selectors give a meaning to."
@@ -50,7 +51,9 @@ def _as_name(name: Any, layer: Layer) -> str:
 class LayerOp(OpFromGraph):
     """The nested graph of one call of a layer, named after it."""
 
-    def __init__(self, inputs: list[Variable], outputs: list[Variable], *, layer: Layer, **kwargs: Any) -> None:
+    def __init__(
+        self, inputs: list[Variable], outputs: list[Variable], *, layer: Layer, **kwargs: Any
+    ) -> None:
         super().__init__(inputs, outputs, name=layer.name, on_unused_input="ignore", **kwargs)
         self.layer = layer
         self.call_ordinal = next_ordinal()
@@ -98,9 +101,11 @@ class Layer(Module):
     >>> from ptml.initializers import Ones
     >>> class Gain(ptml.Layer):
     ...     n_in: int
+    ...
     ...     @ptml.slot
     ...     def scale(self):
     ...         return ptml.parameter((self.n_in,), Ones())
+    ...
     ...     def build(self, X):
     ...         return X * self.scale
     >>> gain = Gain("gain", n_in=3)
@@ -112,7 +117,7 @@ class Layer(Module):
 
     name: str = attrs.field(
         default=attrs.Factory(lambda self: DefaultName(type(self).__name__), takes_self=True),
-        converter=attrs.Converter(_as_name, takes_self=True),
+        converter=attrs.Converter(_as_name, takes_self=True),  # type: ignore[call-overload]
         kw_only=False,
     )
 
@@ -152,6 +157,8 @@ class Layer(Module):
         -------
         tensor or tuple of tensors
         """
+        if self.n_inputs is not None and len(inputs) != self.n_inputs:
+            raise TypeError(WRONG_COUNT.format(layer=self.name, wanted=self.n_inputs, given=len(inputs)))
         positional = [pt.as_tensor(value) for value in inputs]
         given = {
             name: pt.as_tensor(value) if isinstance(value, Variable) or hasattr(value, "__array__") else value
@@ -169,7 +176,9 @@ class Layer(Module):
         frames = advanced_in_call.get() or []
         token = advanced_in_call.set([*frames, {}])
         try:
-            built = self.build(*map(dummy, positional), **{name: dummy(value) for name, value in given.items()})
+            built = self.build(
+                *map(dummy, positional), **{name: dummy(value) for name, value in given.items()}
+            )
             advanced = advanced_in_call.get()[-1]  # type: ignore[index]
         except Exception as error:
             error.add_note(f"while calling {self.name} ({type(self).__name__})")
@@ -191,7 +200,7 @@ class Layer(Module):
             if not isinstance(root, Constant) and root not in inside
         ]
         # An application reads the statistics that it moves by roots of its own.
-        read = [Reading(root.slot) if root in advanced else root for root in roots]  # type: ignore[union-attr]
+        read = [Reading(root.slot) if root in advanced else root for root in roots]
         op = LayerOp([*dummies.values(), *roots], outputs, layer=self)
         return op(*dummies, *read, return_list=True)
 

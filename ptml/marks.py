@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 
 import pytensor.tensor as pt
-from ptml_state import Role, SlotVariable
 from pytensor.gradient import disconnected_type
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
@@ -20,20 +19,21 @@ from pytensor.graph.replace import _vectorize_node, clone_replace
 from pytensor.tensor.variable import TensorVariable
 
 from ptml.application import Reading
+from ptml_state import Role, SlotVariable
 
 __all__ = ["Advance", "InTraining", "advance", "in_training"]
 
 NOT_A_STATISTIC = (
-    "advance takes {{statistic: new value}}; {key} is not the handle of a statistic. Declare it under @slot with "
-    "statistic(shape, initializer). Parameters move by updates, generators and clocks by themselves."
+    "advance takes {{statistic: new value}}; {key} is not the handle of a statistic. Declare it under @slot "
+    "with statistic(shape, initializer). Parameters move by updates, generators and clocks by themselves."
 )
-WRONG_TYPE = "The new value of {address} is {given}, where {wanted} is declared. Cast or reshape what advance is given."
+WRONG_TYPE = "The new value of {address} is {given}, and {wanted} is declared. Cast or reshape it."
 
 
 class _FirstInput(Op):
     """Give the first input back; the other inputs are for the compile step to read."""
 
-    view_map = {0: [0]}
+    view_map: ClassVar[dict[int, list[int]]] = {0: [0]}
     __props__: tuple[str, ...] = ()
 
     def perform(self, node: Apply, inputs: list[Any], outputs: list[list[Any]]) -> None:
@@ -57,7 +57,7 @@ class InTraining(_FirstInput):
 
 
 class Advance(_FirstInput):
-    """Compute the first input, and move slots: the inputs after it are new values, then what each replaces."""
+    """Compute the first input, and move slots: the others are new values, then what each replaces."""
 
     def make_node(self, value: Variable, *moves: Variable) -> Apply:
         return Apply(self, [value, *moves], [value.type()])
@@ -107,7 +107,9 @@ def in_training(training: Any, prediction: Any) -> TensorVariable:
 
 
 #: The slots that the layers now being called have moved, innermost call last.
-advanced_in_call: ContextVar[list[dict[SlotVariable, None]] | None] = ContextVar("advanced_in_call", default=None)
+advanced_in_call: ContextVar[list[dict[SlotVariable, None]] | None] = ContextVar(
+    "advanced_in_call", default=None
+)
 
 
 def advance(value: Any, moves: Mapping[SlotVariable, Any]) -> TensorVariable:
@@ -138,6 +140,7 @@ def advance(value: Any, moves: Mapping[SlotVariable, Any]) -> TensorVariable:
     ...     @ptml.slot
     ...     def seen(self):
     ...         return ptml.statistic((), Zeros(), dtype="int64")
+    ...
     ...     def build(self, X):
     ...         return ptml.advance(X, {self.seen: self.seen + X.shape[0]})
     >>> x = pt.vector("x")
@@ -156,7 +159,9 @@ def advance(value: Any, moves: Mapping[SlotVariable, Any]) -> TensorVariable:
         if not handle.type.is_super(new.type) and (
             new.type.dtype != handle.type.dtype or new.type.ndim != handle.type.ndim
         ):
-            raise TypeError(WRONG_TYPE.format(address=handle.slot.address, given=new.type, wanted=handle.type))
+            raise TypeError(
+                WRONG_TYPE.format(address=handle.slot.address, given=new.type, wanted=handle.type)
+            )
         new_values.append(pt.specify_shape(new, handle.type.shape))
     frames = advanced_in_call.get()
     marked = Advance()(value, *new_values, *handles)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
 from typing import Any, ClassVar, dataclass_transform
 
 import attrs
@@ -34,9 +33,11 @@ def _frozen(value: Any) -> Any:
 
 def _freeze_fields(cls: type, fields: list[attrs.Attribute]) -> list[attrs.Attribute]:
     def frozen(field: attrs.Attribute) -> attrs.Attribute:
-        if not field.init or field.inherited:
+        if not field.init or field.inherited:  # type: ignore[attr-defined]
             return field
-        converter: Any = _frozen if field.converter is None else attrs.converters.pipe(field.converter, _frozen)
+        converter: Any = (
+            _frozen if field.converter is None else attrs.converters.pipe(field.converter, _frozen)
+        )
         return field.evolve(converter=converter)
 
     return [frozen(field) for field in fields]
@@ -84,7 +85,9 @@ class Module:
         inherited = {f.name for base in cls.__mro__[1:] for f in getattr(base, "__attrs_attrs__", ())}
         loose = [f.name for f in attrs.fields(cls) if f.init and not f.kw_only and f.name not in inherited]
         if kw_only and loose:
-            raise TypeError(DECORATED.format(cls=cls.__name__, names=", ".join(loose), base=cls.__mro__[1].__name__))
+            raise TypeError(
+                DECORATED.format(cls=cls.__name__, names=", ".join(loose), base=cls.__mro__[1].__name__)
+            )
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         known = {f.alias for f in attrs.fields(cls) if f.init}
@@ -94,7 +97,10 @@ class Module:
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise TypeError(
                     NO_SUCH_ARGUMENT.format(
-                        cls=cls.__name__, name=name, hint=hint.rstrip("?"), arguments=", ".join(sorted(known)) or "none"
+                        cls=cls.__name__,
+                        name=name,
+                        hint=hint.rstrip("?"),
+                        arguments=", ".join(sorted(known)) or "none",
                     )
                 )
         return super().__new__(cls)
@@ -117,7 +123,11 @@ class Module:
             if field.name == self._varargs:
                 positional.extend(value)
             elif not _is_default(field, self, value):
-                if field.kw_only or self._varargs is not None or len(positional) < _position(type(self), field):
+                if (
+                    field.kw_only
+                    or self._varargs is not None
+                    or len(positional) < _position(type(self), field)
+                ):
                     keywords[field.alias] = value
                 else:
                     positional.append(value)
@@ -137,8 +147,8 @@ class Module:
 def _is_default(field: attrs.Attribute, module: Module, value: Any) -> bool:
     default = field.default
     if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
-        factory: Callable[..., Any] = default.factory
-        default = factory(module) if default.takes_self else factory()
+        makes: Any = default
+        default = makes.factory(module) if makes.takes_self else makes.factory()
         return type(default) is type(value) and default == value
     return default is value or (type(default) is type(value) and bool(default == value))
 

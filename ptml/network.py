@@ -7,19 +7,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
-from ptml_state import Role, Slot, where
-from ptml_state.tree import tree_flatten, tree_map
-from ptml_state.where import find
 
 from ptml.declare import own_slots, own_sublayers
 from ptml.layer import DefaultName, Layer
 from ptml.module import Module
+from ptml_state import Role, Slot, where
+from ptml_state.tree import tree_flatten, tree_map
+from ptml_state.where import find
 
 __all__ = ["Placed", "lay_out", "replace", "select", "walk"]
 
-TWO_OWNERS = (
-    "Two pieces of state have the address {address!r}: one of {first}, one of {second}. {remedy}"
-)
+TWO_OWNERS = "Two pieces of state have the address {address!r}: one of {first}, one of {second}. {remedy}"
 NAME_ONE = "Give one of the two another name."
 NAMESPACE_ONE = "Give one of the two a namespace of its own, such as namespace='fast'."
 NESTED = "{outer!r} is the address of a piece of state and so cannot lead to {inner!r}. Rename one."
@@ -121,7 +119,9 @@ class _Naming:
         self.label: dict[int, str] = {}
         for name, layers in named.items():
             unnamed = [layer for layer in layers.values() if isinstance(layer.name, DefaultName)]
-            number = {id(layer): f"{name}_{k}" for k, layer in enumerate(unnamed, 1)} if len(layers) > 1 else {}
+            number = (
+                {id(layer): f"{name}_{k}" for k, layer in enumerate(unnamed, 1)} if len(layers) > 1 else {}
+            )
             self.label.update({key: number.get(key, name) for key in layers})
 
     def name(self, layer: Layer) -> str:
@@ -172,7 +172,11 @@ def lay_out(networks: Sequence[Any], slots: Iterable[Slot] | None = None) -> lis
     for slot in sorted(wanted or (), key=lambda slot: slot.ordinal):
         if slot not in placed:
             of = slot.of
-            address = slot.name if of is None else f"{slot.name}/{placed[of].address if of in placed else of.address}"
+            address = (
+                slot.name
+                if of is None
+                else f"{slot.name}/{placed[of].address if of in placed else of.address}"
+            )
             placed[slot] = Placed(slot, address)
     result = [place for slot, place in placed.items() if wanted is None or slot in wanted]
     _refuse_collisions(result)

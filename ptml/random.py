@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from ptml_state import Role, Slot, SlotVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.tensor.variable import TensorVariable
 
 from ptml.application import DrawNumber
 from ptml.bits import Draw, FoldIn
+from ptml_state import Role, Slot, SlotVariable
 
 __all__ = ["bernoulli", "bits", "fold_in", "normal", "uniform"]
 
 NOT_A_KEY = (
-    "{what} draws from a generator's handle, or from fold_in(handle, number); got {given!r}. Declare one in a layer "
-    "under @slot with generator()."
+    "{what} draws from a generator's handle, or from fold_in(handle, number); got {given!r}. Declare one in "
+    "a layer under @slot with generator()."
 )
 BAD_PROBABILITY = "bernoulli's p is a probability, a number from 0 to 1; got {p!r}."
 
@@ -85,7 +85,9 @@ def bits(key: SlotVariable, shape: Any = ()) -> TensorVariable:
     return _draw(key, shape, "uint32", "bits")
 
 
-def uniform(key: SlotVariable, shape: Any = (), low: Any = 0.0, high: Any = 1.0, *, dtype: str | None = None) -> Any:
+def uniform(
+    key: SlotVariable, shape: Any = (), low: Any = 0.0, high: Any = 1.0, *, dtype: str | None = None
+) -> Any:
     """Draw from the uniform distribution over ``[low, high)``.
 
     Parameters
@@ -105,7 +107,9 @@ def uniform(key: SlotVariable, shape: Any = (), low: Any = 0.0, high: Any = 1.0,
     return low + (high - low) * unit
 
 
-def normal(key: SlotVariable, shape: Any = (), mean: Any = 0.0, scale: Any = 1.0, *, dtype: str | None = None) -> Any:
+def normal(
+    key: SlotVariable, shape: Any = (), mean: Any = 0.0, scale: Any = 1.0, *, dtype: str | None = None
+) -> Any:
     """Draw from the normal distribution, by the Box-Muller transform of two uniform draws.
 
     Parameters

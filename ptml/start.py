@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from ptml_state import Leaf, SlotVariable, State
-from ptml_state.store import first_value
-from ptml_state.where import find
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import graph_inputs
 
 from ptml.application import Application
 from ptml.flatten import calls_in
 from ptml.network import Placed, lay_out
+from ptml_state import Leaf, SlotVariable, State
+from ptml_state.store import first_value, fresh_seed
+from ptml_state.where import find
 
 __all__ = ["init", "slots"]
 
@@ -26,7 +25,9 @@ def _placed(network: Any) -> list[Placed]:
     if len(graphs) != len(parts):
         raise TypeError("Give networks or graphs, not some of each.")
     used = [
-        root.slot for root in dict.fromkeys(graph_inputs(graphs)) if isinstance(root, SlotVariable | Application)
+        root.slot
+        for root in dict.fromkeys(graph_inputs(graphs))
+        if isinstance(root, SlotVariable | Application)
     ]
     return lay_out(calls_in(graphs), used)
 
@@ -81,7 +82,7 @@ def init(network: Any, seed: int | None = None) -> State:
     >>> init(Linear("fc", n_in=2, n_out=3), seed=0)["fc/b"]
     array([0., 0., 0.])
     """
-    seed = int(np.random.SeedSequence().entropy % 2**63 if seed is None else seed)  # type: ignore[operator]
+    seed = fresh_seed() if seed is None else int(seed)
     return State.of(
         Leaf(
             place.address,

@@ -109,7 +109,9 @@ class Slot:
     --------
     >>> import numpy as np
     >>> from ptml_state import Role, Slot
-    >>> best = Slot("best", Role.OPTIMIZER, "float32", (), lambda rng, shape, dtype: np.full(shape, np.inf, dtype))
+    >>> best = Slot(
+    ...     "best", Role.OPTIMIZER, "float32", (), lambda rng, shape, dtype: np.full(shape, np.inf, dtype)
+    ... )
     >>> best
     Slot('best', Role.OPTIMIZER, float32[])
     >>> 2 * best.handle
@@ -133,7 +135,9 @@ class Slot:
 
     def __attrs_post_init__(self) -> None:
         if not self.name or self.name.startswith("/") or self.name.endswith("/"):
-            raise ValueError(f"A slot's name is a path such as 'W' or 'adam/first_moment'; got {self.name!r}.")
+            raise ValueError(
+                f"A slot's name is a path such as 'W' or 'adam/first_moment'; got {self.name!r}."
+            )
         object.__setattr__(self, "handle", SlotVariable(self))
         _live[self.uid] = self
 
@@ -196,14 +200,14 @@ class SlotVariable(TensorVariable):
 
     # PyTensor prints `name` in its own errors: say there what to do about a slot that is no input.
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         return self.slot.address
 
     @name.setter
     def name(self, value: str | None) -> None:
         if value is not None:
             raise AttributeError(
-                f"The handle of {self.slot.address!r} is named after its slot; name an expression of it instead."
+                f"The handle of {self.slot.address!r} is named after its slot; name an expression of it."
             )
 
     def clone(self, **kwargs: Any) -> SlotVariable:
@@ -212,7 +216,7 @@ class SlotVariable(TensorVariable):
     def __str__(self) -> str:
         return f"{self.slot.address} [slot: needs ptml.function]"
 
-    def __repr__(self, firstPass: bool = True) -> str:  # noqa: N803 (PyTensor's signature)
+    def __repr__(self, firstPass: bool = True) -> str:
         size = ",".join(map(str, self.slot.shape))
         return f"<{self.slot.address}: {self.slot.dtype}[{size}]>"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,29 +14,33 @@ from ptml_state.leaf import Leaf, type_text
 from ptml_state.slot import Role, Slot
 from ptml_state.state import State
 
-__all__ = ["Store", "first_value"]
+__all__ = ["Store", "first_value", "fresh_seed"]
 
 RENUMBERED = (
-    "This store knows {slot!r} at {old!r}, and here it would be at {new!r}, since other layers share its name. "
-    "Give a name to each of the layers called {name!r}, or compile on a store of its own: state=store.state."
+    "This store knows {slot!r} at {old!r}, and here it would be at {new!r}, since other layers share its "
+    "name. Give a name to each of the layers called {name!r}, or compile on a store of its own: "
+    "state=store.state."
 )
 OTHER_OBJECT = (
-    "{address!r} of this store belongs to another object than the one compiled now: {old!r}, not {new!r}. A live store "
-    "knows layers and transforms by identity. Compile with the object that it knows, or take the values over "
-    "into a new store: state=store.state."
+    "{address!r} of this store belongs to another object than the one compiled now: {old!r}, not {new!r}. A "
+    "live store knows layers and transforms by identity. Compile with the object that it knows, or take the "
+    "values over into a new store: state=store.state."
 )
 WRONG_TYPE = "The state's {address!r} is {given}, where {owner} declares {wanted}. {remedy}"
 OTHER_NETWORK = (
-    "This state belongs to another network: it lacks the {role} leaves {missing} that this program reads, and has "
-    "{unread} that it does not. Rename them with state.rename({{old: new}}), or leave them out with state.drop(...) "
-    "to have the missing ones drawn afresh."
+    "This state belongs to another network: it lacks the {role} leaves {missing} that this program reads, "
+    "and has {unread} that it does not. Rename them with state.rename({{old: new}}), or leave them out with "
+    "state.drop(...) to have the missing ones drawn afresh."
 )
 LACKS = (
-    "The state lacks {missing}, without which a prediction means nothing. Give the trained state: state=program, "
-    "state=program.store or state=program.state."
+    "The state lacks {missing}, without which a prediction means nothing. Give the trained state: "
+    "state=program, state=program.store or state=program.state."
 )
 UNKNOWN = "The store has no {unknown}. Its leaves are {known}."
-INCOMPLETE = "A state to load has a value for every leaf of the store; this one lacks {missing}. Write store.set({{...}})."
+INCOMPLETE = (
+    "A state to load has a value for every leaf of the store; this one lacks {missing}. To write some leaves "
+    "use store.set({{where: value}})."
+)
 
 
 class Place(Protocol):
@@ -51,6 +56,11 @@ class Place(Protocol):
     def owner(self) -> str | None: ...
 
 
+def fresh_seed() -> int:
+    """Draw a seed from the operating system."""
+    return secrets.randbits(63)
+
+
 def first_value(slot: Slot, address: str, seed: int) -> np.ndarray:
     """Draw a slot's first value from the stream that belongs to a seed and an address.
 
@@ -62,7 +72,9 @@ def first_value(slot: Slot, address: str, seed: int) -> np.ndarray:
     value = np.asarray(slot.initializer(rng, slot.shape, slot.dtype))
     if value.shape != slot.shape or str(value.dtype) != slot.dtype:
         wanted = f"{slot.dtype}[{','.join(map(str, slot.shape))}]"
-        raise ValueError(f"The initializer of {address!r} gave {type_text(value)}, where {wanted} is declared.")
+        raise ValueError(
+            f"The initializer of {address!r} gave {type_text(value)}, where {wanted} is declared."
+        )
     return value
 
 
@@ -101,7 +113,7 @@ class Store:
     def __init__(self, state: State | None = None, *, seed: int | None = None) -> None:
         if state is not None and not isinstance(state, State):
             raise TypeError(f"A Store is made from a State; got {type(state).__name__}.")
-        self.seed = int(np.random.SeedSequence().entropy % 2**63 if seed is None else seed)  # type: ignore[operator]
+        self.seed = fresh_seed() if seed is None else int(seed)
         #: The kind of arrays that the cells hold: "numpy", "jax", ..., or "mixed".
         self.residence = "numpy"
         self._places: dict[str, Place] = {}
@@ -146,14 +158,20 @@ class Store:
                 missing.append(place)
         self._refuse_other_network(places, missing, draw)
         for place in missing:
-            cells[place.slot] = _cell(place.slot, place.address, first_value(place.slot, place.address, self.seed))
+            cells[place.slot] = _cell(
+                place.slot, place.address, first_value(place.slot, place.address, self.seed)
+            )
         return cells
 
     def _refuse_other_network(self, places: Sequence[Place], missing: Sequence[Place], draw: bool) -> None:
         read = {place.address for place in places}
         for role in Role:
             lacking = [place.address for place in missing if place.slot.role is role]
-            unread = [leaf.address for leaf in self._unread.values() if leaf.role is role and leaf.address not in read]
+            unread = [
+                leaf.address
+                for leaf in self._unread.values()
+                if leaf.role is role and leaf.address not in read
+            ]
             if lacking and unread:
                 raise ValueError(
                     OTHER_NETWORK.format(role=role, missing=_listed(lacking), unread=_listed(unread))
@@ -225,7 +243,11 @@ class Store:
         before = self.state
         after = before.replace(changes)
         self._write(
-            {new.address: new for old, new in zip(before.leaves, after.leaves, strict=True) if old.value is not new.value}
+            {
+                new.address: new
+                for old, new in zip(before.leaves, after.leaves, strict=True)
+                if old.value is not new.value
+            }
         )
 
     def _write(self, leaves: Mapping[str, Leaf]) -> None:
@@ -273,11 +295,15 @@ def _checked(slot: Slot, address: str, value: Any) -> np.ndarray:
     if value.shape != slot.shape:
         remedy = "Give a value of that shape, or drop the leaf to have it drawn: state.drop(...)."
         raise ValueError(
-            WRONG_TYPE.format(address=address, given=type_text(value), owner=owner, wanted=wanted, remedy=remedy)
+            WRONG_TYPE.format(
+                address=address, given=type_text(value), owner=owner, wanted=wanted, remedy=remedy
+            )
         )
     if str(value.dtype) != slot.dtype:
         remedy = f"Cast it: value.astype({slot.dtype!r})."
         raise ValueError(
-            WRONG_TYPE.format(address=address, given=type_text(value), owner=owner, wanted=wanted, remedy=remedy)
+            WRONG_TYPE.format(
+                address=address, given=type_text(value), owner=owner, wanted=wanted, remedy=remedy
+            )
         )
     return value

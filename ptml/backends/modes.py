@@ -21,7 +21,10 @@ from pytensor.scan.op import Scan
 
 __all__ = ["Backend", "backend_for"]
 
-UNKNOWN = "backend is one of {known}; got {given!r}. For any other PyTensor mode write compile_kwargs={{'mode': ...}}."
+UNKNOWN = (
+    "backend is one of {known}; got {given!r}. For any other PyTensor mode write "
+    "compile_kwargs={{'mode': ...}}."
+)
 NOT_INSTALLED = "The {name!r} backend needs the package {package!r}: pip install 'ptml[{name}]'."
 TWO_MODES = "Give backend={backend!r} or compile_kwargs={{'mode': ...}}, not both."
 MLX_FLOAT64 = (
@@ -29,8 +32,8 @@ MLX_FLOAT64 = (
     "pytensor.config.floatX = 'float32' and float32 inputs, or use another backend."
 )
 MLX_SCAN = (
-    "PyTensor has no conversion of loops to MLX, and this graph has one. Use another backend for it, or write the "
-    "loop's iterations out."
+    "PyTensor has no conversion of loops to MLX, and this graph has one. Use another backend for it, or "
+    "write the loop's iterations out."
 )
 
 
@@ -107,7 +110,9 @@ def _mode_named(name: str) -> Mode:
 
         return JAX
     if name == "c":
-        # Matrix products run in NumPy's BLAS: a PyTensor from pip is linked with none, and says so in a warning.
+        # Matrix products run in NumPy's BLAS: a PyTensor from pip is linked with none, and warns of it. Its
+        # sparse rewrites, which ask for a BLAS too, have to be there to be left out.
+        importlib.import_module("pytensor.sparse.rewriting")
         return get_mode("CVM").excluding("BlasOpt", "c_blas", "local_usmm")
     return get_mode({"numba": "NUMBA", "pytorch": "PYTORCH"}[name])
 

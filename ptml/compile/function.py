@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytensor
-from ptml_state import Role, SlotVariable, State, Store
 from pytensor.compile.io import In, Out, SymbolicInput, SymbolicOutput
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
@@ -20,6 +19,7 @@ from ptml.compile.program import Program, Timings
 from ptml.compile.thread import Threaded, thread
 from ptml.flatten import calls_in
 from ptml.network import Placed, lay_out
+from ptml_state import Role, SlotVariable, State, Store
 
 __all__ = ["compile_predict", "function"]
 
@@ -28,8 +28,14 @@ NO_STATE = (
     "state=program, state=program.store, or a State."
 )
 NOT_A_STATE = "state takes a State, a Store or a Program; got {given}. {remedy}"
-SEED_OF_STORE = "A store's seed was given when it was made: leave seed= out where state= is a Store or a Program."
+SEED_OF_STORE = (
+    "A store's seed was given when it was made: leave seed= out where state= is a Store or a Program."
+)
 NOT_AN_UPDATE_KEY = "updates takes {{handle: new value}}; {key!r} is no slot's handle and no shared variable."
+GRADIENTS = (
+    "updates are Gradients: nothing has decided a step, and to add gradients to the parameters would climb. "
+    "Put a rule behind them, such as sgd(0.1)."
+)
 TWICE = "{key} has two updates."
 
 
@@ -206,16 +212,23 @@ def build(
     store, draw = _store_for(state, seed, placed, training)
     cells = store.cells_for(placed, draw=draw)
     target.load()
-    target.check([*(entry.variable for entry in entries), *(p.slot.handle for p in placed), *threaded.outputs])
+    target.check(
+        [*(entry.variable for entry in entries), *(p.slot.handle for p in placed), *threaded.outputs]
+    )
     lowered = lower([*threaded.outputs, *updates_by_slot.values(), *threaded.shared_updates.values()], cells)
     n_out, n_up = len(threaded.outputs), len(updates_by_slot)
-    new_values = {cells[slot]: new for slot, new in zip(updates_by_slot, lowered[n_out : n_out + n_up], strict=True)}
+    new_values = {
+        cells[slot]: new for slot, new in zip(updates_by_slot, lowered[n_out : n_out + n_up], strict=True)
+    }
     new_values.update(zip(threaded.shared_updates, lowered[n_out + n_up :], strict=True))
     borrowing = [*(output.borrow for output in wrapped), *(False for _ in observed)]
     with target.context():
         compiled = pytensor.function(
             entries,
-            [Out(variable, borrow=borrow) for variable, borrow in zip(lowered[:n_out], borrowing, strict=True)],
+            [
+                Out(variable, borrow=borrow)
+                for variable, borrow in zip(lowered[:n_out], borrowing, strict=True)
+            ],
             updates=new_values,
             **{**options, "mode": target.mode},
         )
@@ -250,6 +263,10 @@ def _as_input(entry: Any) -> SymbolicInput:
 
 
 def _as_updates(updates: Any) -> dict[Variable, Variable]:
+    from ptml.optim.updates import Gradients  # ptml.optim.train imports this module
+
+    if isinstance(updates, Gradients):
+        raise TypeError(GRADIENTS)
     pairs = list(updates.items() if isinstance(updates, Mapping) else updates or ())
     result: dict[Variable, Variable] = {}
     for key, new in pairs:
@@ -265,16 +282,12 @@ def _collected_inputs(threaded: Threaded) -> list[Variable]:
     """Give the roots that a call must supply, in the order in which they were made."""
     roots: Iterable[Variable] = threaded.roots
     free = [
-        root
-        for root in roots
-        if not isinstance(root, Constant | SharedVariable | SlotVariable | Application)
+        root for root in roots if not isinstance(root, Constant | SharedVariable | SlotVariable | Application)
     ]
     return sorted(free, key=lambda root: int(root.auto_name.removeprefix("auto_")))
 
 
-def _store_for(
-    state: Any, seed: int | None, placed: Sequence[Placed], training: bool
-) -> tuple[Store, bool]:
+def _store_for(state: Any, seed: int | None, placed: Sequence[Placed], training: bool) -> tuple[Store, bool]:
     """Give the store, and whether parameters and statistics may be drawn into it."""
     if isinstance(state, Program):
         state = state.store

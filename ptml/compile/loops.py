@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from ptml_state import Role, Slot, SlotVariable
 from pytensor.graph.basic import Constant, Variable, clone_get_equiv
 from pytensor.graph.traversal import graph_inputs
 from pytensor.scan.utils import until
@@ -18,10 +17,13 @@ from ptml.bits import FoldIn
 from ptml.compile.thread import sequence
 from ptml.flatten import flattened_graph
 from ptml.marks import Advance, InTraining
+from ptml_state import Role, Slot, SlotVariable
 
 __all__ = ["scan"]
 
-RETURNS_UPDATES = "The step of ptml.scan returns its outputs, and no dict of updates: what a layer remembers is carried."
+RETURNS_UPDATES = (
+    "The step of ptml.scan returns its outputs, and no dict of updates: what a layer remembers is carried."
+)
 
 
 class _Step:
@@ -109,7 +111,7 @@ def scan(
     return_list : bool
         Whether one output comes as a list too.
     **kwargs
-        Further arguments of ``pytensor.scan`` (``go_backwards``, ``truncate_gradient``, ``name``, ``strict``, ...).
+        Further arguments of ``pytensor.scan``: ``go_backwards``, ``truncate_gradient``, ``name``, ...
 
     Returns
     -------
@@ -153,6 +155,8 @@ def scan(
     outputs = list(results[: len(step.outputs)])
     if readings:
         final = [moved[-1] for moved in results[len(outputs) : len(outputs) + len(readings)]]
-        final = [pt.specify_shape(value, read.type.shape) for value, read in zip(final, readings, strict=True)]
+        final = [
+            pt.specify_shape(value, read.type.shape) for value, read in zip(final, readings, strict=True)
+        ]
         outputs = [Advance()(output, *final, *readings) for output in outputs]
     return outputs if return_list or len(outputs) != 1 else outputs[0]

@@ -1,20 +1,20 @@
-"""Lower a threaded graph: put cells or inputs in the place of slots, and check what would be written to them."""
+"""Lower a threaded graph: put cells or inputs in the place of slots, and check what they are written."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import pytensor.tensor as pt
-from ptml_state import Slot
 from pytensor.graph.basic import Variable, clone_get_equiv
 
 from ptml.compile.thread import Threaded
+from ptml_state import Slot
 
 __all__ = ["checked_updates", "lower"]
 
 WRONG_UPDATE = (
-    "The new value of {address!r} is {given}, and {wanted} is declared{by}. An update never changes the dtype or "
-    "shape of what it writes{remedy}."
+    "The new value of {address!r} is {given}, and {wanted} is declared{by}. An update never changes the "
+    "dtype or shape of what it writes{remedy}."
 )
 
 
@@ -58,5 +58,5 @@ def lower(graph: Sequence[Variable], places: Mapping[Slot, Variable]) -> list[Va
     memo = {slot.handle: variable for slot, variable in places.items()}
     # PyTensor would copy a root that is an output, though it copies no other.
     memo = {**{root: root for root in graph if root.owner is None}, **memo}
-    equiv = clone_get_equiv([], graph, copy_inputs=False, copy_orphans=False, memo=memo)  # type: ignore[arg-type]
-    return [equiv[variable] for variable in graph]  # type: ignore[misc]
+    equiv = clone_get_equiv([], graph, copy_inputs=False, copy_orphans=False, memo=memo)
+    return [equiv[variable] for variable in graph]

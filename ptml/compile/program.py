@@ -10,8 +10,6 @@ from typing import Any
 import attrs
 import numpy as np
 import pytensor
-from ptml_state import Leaf, Slot, SlotVariable, State, Store
-from ptml_state.leaf import type_text
 from pytensor.compile.executor import Function
 from pytensor.compile.io import In
 from pytensor.graph.basic import Variable
@@ -20,6 +18,8 @@ from pytensor.graph.fg import FunctionGraph
 from ptml.backends.modes import Backend
 from ptml.compile.lower import lower
 from ptml.network import Placed
+from ptml_state import Leaf, Slot, SlotVariable, State, Store
+from ptml_state.leaf import type_text
 
 __all__ = ["Program", "Timings"]
 
@@ -213,7 +213,10 @@ class Program:
     def _after(self, state: State, new: Sequence[Any]) -> State:
         addresses = {place.slot: place.address for place in self._placed}
         changed = dict(zip((addresses[slot] for slot in self._updates), new, strict=True))
-        return State.of(_with_value(leaf, changed[leaf.address]) if leaf.address in changed else leaf for leaf in state.leaves)
+        return State.of(
+            _with_value(leaf, changed[leaf.address]) if leaf.address in changed else leaf
+            for leaf in state.leaves
+        )
 
     def to_jax(self) -> Callable[..., Any]:
         """Give the pure program as a plain JAX function.
@@ -273,7 +276,8 @@ def _wrong_input(variable: Variable, value: Any) -> TypeError | None:
     ):
         remedy = "Reshape it, or declare the input with that shape."
     elif not np.can_cast(array.dtype, variable.type.dtype, "safe"):
-        remedy = f"Cast it: {name}.astype({variable.type.dtype!r}), or declare the input with dtype={str(array.dtype)!r}."
+        declared, given = variable.type.dtype, str(array.dtype)
+        remedy = f"Cast it: {name}.astype({declared!r}), or declare the input with dtype={given!r}."
     else:
         return None
     return TypeError(WRONG_INPUT.format(name=name, wanted=wanted, given=type_text(array), remedy=remedy))

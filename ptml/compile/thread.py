@@ -12,7 +12,6 @@ from functools import partial
 import attrs
 import numpy as np
 import pytensor.tensor as pt
-from ptml_state import Role, Slot, SlotVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import dfs_rewriter
@@ -24,6 +23,7 @@ from ptml.application import DrawNumber, Reading
 from ptml.bits import Draw
 from ptml.flatten import flattened_graph, is_marked, rewritten_inside
 from ptml.marks import Advance, InTraining
+from ptml_state import Role, Slot, SlotVariable
 
 __all__ = ["Threaded", "sequence", "thread"]
 
@@ -106,7 +106,9 @@ def thread(
     advanced: dict[Slot, Variable] = {slot: graph.outputs[index] for slot, index in moved.items()}
     if training:
         read = ancestors([graph.outputs[i] for i in [*driving, *moved.values()]])
-        clocks = [v.slot for v in dict.fromkeys(read) if isinstance(v, SlotVariable) and v.slot.role is Role.CLOCK]
+        clocks = [
+            v.slot for v in dict.fromkeys(read) if isinstance(v, SlotVariable) and v.slot.role is Role.CLOCK
+        ]
         advanced.update({slot: _next_count(slot) for slot in clocks if slot not in written})
         advanced.update({slot: _next_call(slot) for slot in drawn if slot not in written})
 
@@ -227,5 +229,3 @@ def _next_call(slot: Slot) -> Variable:
     key = slot.handle
     carry = pt.eq(key[2], np.uint32(0xFFFFFFFF)).astype("uint32")
     return key + np.array([0, 0, 1, 0], np.uint32) + carry * np.array([0, 0, 0, 1], np.uint32)
-
-

@@ -8,7 +8,7 @@ import attrs
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from ptml.checks import check_axis
+from ptml.checks import check_axis, check_same_size
 from ptml.layer import Layer
 from ptml.validate import an_axis, axes_or_none, described
 
@@ -17,9 +17,6 @@ __all__ = ["Concatenate", "Flatten", "Squeeze"]
 NO_SUCH_AXIS = "{who} has {argument}={axis}; got a tensor of {ndim} axes, {shape}."
 NOTHING_TO_CONCATENATE = "{who} takes one tensor or more; got none."
 DIFFERENT_NDIM = "{who} takes tensors of as many axes each; got {shapes}."
-DIFFERENT_SIZE = (
-    "{who} takes tensors that differ along axis {axis} alone; got {shapes}, which differ along axis {other}."
-)
 
 
 def _positive_axis(layer: Layer, argument: str, axis: int, X: TensorVariable) -> int:
@@ -117,8 +114,8 @@ class Concatenate(Layer):
     Raises
     ------
     ValueError
-        When called, if the tensors have unequal numbers of axes, lack the axis, or are known to differ
-        along another.
+        When called, if the tensors have unequal numbers of axes or lack the axis; when called, or by the
+        running graph where the shapes are not known before, if they differ along another.
 
     Examples
     --------
@@ -134,18 +131,12 @@ class Concatenate(Layer):
         if not inputs:
             raise ValueError(NOTHING_TO_CONCATENATE.format(who=who))
         shapes = [X.type.shape for X in inputs]
-        shown = ", ".join(map(str, shapes))
         if len({len(shape) for shape in shapes}) > 1:
-            raise ValueError(DIFFERENT_NDIM.format(who=who, shapes=shown))
+            raise ValueError(DIFFERENT_NDIM.format(who=who, shapes=", ".join(map(str, shapes))))
         axis = _positive_axis(self, "axis", self.axis, inputs[0])
-        joined = list(inputs)
-        for other in range(len(shapes[0])):
-            known = {shape[other] for shape in shapes} - {None}
-            if other == axis:
-                continue
-            if len(known) > 1:
-                raise ValueError(DIFFERENT_SIZE.format(who=who, axis=axis, shapes=shown, other=other))
-            for size in known:
-                wants = f"tensors that differ along axis {axis} alone"
-                joined = [check_axis(self, X, size, axis=other, wants=wants) for X in joined]
-        return pt.concatenate(joined, axis=axis)
+        wants = f"tensors that differ along axis {axis} alone"
+        first, *rest = inputs
+        for other in range(first.type.ndim):
+            if other != axis:
+                rest = [check_same_size(self, X, first, axis=other, wants=wants) for X in rest]
+        return pt.concatenate([first, *rest], axis=axis)

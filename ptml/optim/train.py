@@ -16,8 +16,8 @@ from ptml_state import Role, SlotVariable, State, Store
 __all__ = ["compile_train"]
 
 NO_PARAMETERS = (
-    "The loss depends on no parameters: there is nothing to train. Compute it by layers that have some, or give "
-    "parameters=."
+    "The loss depends on no parameters: there is nothing to train. Compute it by layers that have some, or "
+    "give parameters=."
 )
 RULE_FIRST = "compile_train(loss, rule): the loss is a scalar tensor; got {loss}. Are the two swapped?"
 NOT_A_SEQUENCE = "extra_outputs is a sequence of tensors; got {given}. Write extra_outputs=[{given}]."

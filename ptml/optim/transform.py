@@ -135,7 +135,12 @@ class Rule(Transform):
 
 
 class Chain(Transform):
-    """Transforms applied from left to right; made by :func:`chain`."""
+    """Transforms applied from left to right; made by :func:`chain`.
+
+    Parameters
+    ----------
+    *transforms : transform, or function of ``(updates, parameters)`` that returns Updates
+    """
 
     transforms: tuple[Callable[..., Updates], ...]
     _varargs: ClassVar[str | None] = "transforms"

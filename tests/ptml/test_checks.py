@@ -14,7 +14,16 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.replace import vectorize_graph
 
 import ptml
-from ptml.checks import AxisCheck, RowCount, check_axis, check_floating, check_ndim, row_count
+from ptml.checks import (
+    AxisCheck,
+    RowCount,
+    SameSize,
+    check_axis,
+    check_floating,
+    check_ndim,
+    check_same_size,
+    row_count,
+)
 from ptml.layer import Layer
 
 PYTHON = Mode(linker="py", optimizer="fast_compile")
@@ -104,6 +113,39 @@ def test_every_backend_checks_the_shape_that_arrives(backend, float32):
     np.testing.assert_allclose(np.asarray(program(x[:1])), x[:1] / 3, rtol=1e-6)
 
 
+class Together(Layer):
+    """A layer of two tensors with as many rows."""
+
+    def build(self, X, other):
+        return check_same_size(self, X, other, axis=0, wants="as many {rows}") + other.sum()
+
+
+def test_every_backend_compares_the_shapes_that_arrive(backend, float32):
+    X, other = pt.tensor("X", shape=(None, 2)), pt.tensor("other", shape=(None, 3))
+    program = ptml.function([X, other], Together("t")(X, other), backend=backend)
+    x, y = np.ones((4, 2), "float32"), np.ones((4, 3), "float32")
+    np.testing.assert_array_equal(np.asarray(program(x, y)), x + 12)
+    message = r"t \(Together\) takes as many \{rows\}; got \(4, 2\) and \(3, 3\), which differ along axis -2"
+    with pytest.raises(ValueError, match=message):
+        program(x, y[:3])
+
+
+def test_static_shapes_are_compared_when_the_layer_is_called():
+    X, other = pt.tensor("X", shape=(4, 2)), pt.tensor("other", shape=(3, 3))
+    with pytest.raises(ValueError, match=r"t \(Together\) takes .*; got \(4, 2\) and \(3, 3\)"):
+        Together("t")(X, other)
+    assert check_same_size(Together("t"), X, X, axis=0, wants="") is X
+
+
+def test_the_gradient_passes_through_a_comparison_to_what_is_given_back():
+    X, other = pt.tensor("X", shape=(None, 2)), pt.tensor("other", shape=(None, 2))
+    gradients = pytensor.grad((Together("t")(X, other) ** 2).sum(), [X, other])
+    x, y = np.arange(4.0).reshape(2, 2), np.arange(4.0, 8.0).reshape(2, 2)
+    d_x, d_other = ptml.function([X, other], gradients, mode=PYTHON)(x, y)
+    np.testing.assert_allclose(d_x, 2 * (x + y.sum()))
+    np.testing.assert_allclose(d_other, np.full((2, 2), 2 * (x + y.sum()).sum()))
+
+
 def test_too_few_rows_are_an_error_of_the_run_also_where_the_shape_is_static():
     X = pt.tensor("X", shape=(1, 1, 4))
     program = ptml.function([X], Width("w")(X), mode=PYTHON)
@@ -137,6 +179,8 @@ def test_a_check_of_one_example_is_that_of_a_batch():
     np.testing.assert_allclose(out(x), 3 * x)
     with pytest.raises(ValueError, match=r"got \(2, 3, 1\)"):
         out(x[..., :1])
+    same = vectorize_graph(SameSize("w", -1, "")(X, X + 1), {X: batch})
+    np.testing.assert_allclose(pytensor.function([batch], same, mode=PYTHON)(x), x)
 
 
 def test_checks_know_the_shapes_that_they_give():
@@ -155,6 +199,7 @@ def test_checks_print_what_they_check():
     text = pytensor.dprint([AxisCheck("fc", -1, 4, "4")(X), RowCount("bn", (-2,), 2, "rows")(X)], file="str")
     assert "AxisCheck{fc, axis=-1, size=4}" in text
     assert "RowCount{bn, at least 2}" in text
+    assert "SameSize{cat, axis=-2}" in pytensor.dprint(SameSize("cat", -2, "")(X, X), file="str")
 
 
 # What numba writes to its cache has to be found by a process that did not write it.

@@ -8,12 +8,17 @@ from typing import Any
 import jax.numpy as jnp
 from pytensor.link.jax.dispatch import jax_funcify
 
-from ptml.checks import AxisCheck, RowCount, axis_checker, row_counter
+from ptml.checks import AxisCheck, RowCount, SameSize, axis_checker, row_counter, size_comparer
 
 
 @jax_funcify.register(AxisCheck)
 def jax_axis_check(op: AxisCheck, **kwargs: Any) -> Callable:
     return axis_checker(op)
+
+
+@jax_funcify.register(SameSize)
+def jax_same_size(op: SameSize, **kwargs: Any) -> Callable:
+    return size_comparer(op)
 
 
 @jax_funcify.register(RowCount)

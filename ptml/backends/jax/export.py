@@ -23,11 +23,11 @@ def jax_function(graph: FunctionGraph) -> Callable[..., Any]:
     callable
         From the graph's inputs to a tuple of its outputs, untraced.
     """
-    from ptml_state import register_jax
     from pytensor.link.jax.dispatch import jax_funcify
 
     from ptml.backends.jax import load
     from ptml.backends.jax.mode import JAX
+    from ptml_state import register_jax
 
     load()
     register_jax()

@@ -8,12 +8,17 @@ from typing import Any
 import mlx.core as mx
 from pytensor.link.mlx.dispatch import mlx_funcify
 
-from ptml.checks import AxisCheck, RowCount, axis_checker, row_counter
+from ptml.checks import AxisCheck, RowCount, SameSize, axis_checker, row_counter, size_comparer
 
 
 @mlx_funcify.register(AxisCheck)
 def mlx_axis_check(op: AxisCheck, **kwargs: Any) -> Callable:
     return axis_checker(op)
+
+
+@mlx_funcify.register(SameSize)
+def mlx_same_size(op: SameSize, **kwargs: Any) -> Callable:
+    return size_comparer(op)
 
 
 @mlx_funcify.register(RowCount)

@@ -8,12 +8,17 @@ from typing import Any
 import torch
 from pytensor.link.pytorch.dispatch import pytorch_funcify
 
-from ptml.checks import AxisCheck, RowCount, axis_checker, row_counter
+from ptml.checks import AxisCheck, RowCount, SameSize, axis_checker, row_counter, size_comparer
 
 
 @pytorch_funcify.register(AxisCheck)
 def pytorch_axis_check(op: AxisCheck, **kwargs: Any) -> Callable:
     return axis_checker(op)
+
+
+@pytorch_funcify.register(SameSize)
+def pytorch_same_size(op: SameSize, **kwargs: Any) -> Callable:
+    return size_comparer(op)
 
 
 @pytorch_funcify.register(RowCount)

@@ -1,0 +1,1 @@
+"""Speed and memory of ptml beside its peers: ``python -m tests.benchmarks``."""

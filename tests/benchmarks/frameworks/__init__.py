@@ -1,0 +1,49 @@
+"""The frameworks that are measured, by name, and how each is written.
+
+A framework's module is imported in a worker alone, so that its import is timed and nothing else is loaded.
+It offers ``Training(workload, variant)`` and ``Leaves(count, variant)``, which are described in
+:mod:`tests.benchmarks.worker`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["FRAMEWORKS", "Framework"]
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One row of the tables.
+
+    Parameters
+    ----------
+    module : str
+        The module in this folder.
+    variant : str
+        What the module is told.
+    needs : tuple of str
+        The packages without which it is left out.
+    peer : bool
+        Whether it is one of those that ptml is compared with.
+    default : bool
+        Whether it is measured unless asked for by name.
+    """
+
+    module: str
+    variant: str
+    needs: tuple[str, ...] = ()
+    peer: bool = False
+    default: bool = True
+
+
+FRAMEWORKS = {
+    "ptml-numba": Framework("with_ptml", "numba", ("ptml", "numba")),
+    "ptml-c": Framework("with_ptml", "c", ("ptml",)),
+    "ptml-jax": Framework("with_ptml", "jax", ("ptml", "jax")),
+    # Its matrix products are slow on anything but Apple's machines.
+    "ptml-mlx": Framework("with_ptml", "mlx", ("ptml", "mlx"), default=False),
+    "jax-optax": Framework("with_jax", "raw", ("jax", "optax"), peer=True),
+    "jax-equinox": Framework("with_equinox", "filter_jit", ("jax", "optax", "equinox"), peer=True),
+    "torch-eager": Framework("with_torch", "eager", ("torch",), peer=True),
+}

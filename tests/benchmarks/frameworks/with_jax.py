@@ -1,0 +1,109 @@
+"""The workloads in JAX and optax alone: functions of arrays under ``jax.jit``, with donated state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from tests.benchmarks.workloads import LEAF, LEARNING_RATE, Workload
+
+#: Batch norm's, as the other frameworks have them by default.
+MOMENTUM, EPSILON = 0.1, 1e-5
+
+
+class Training:
+    compile_seconds = None
+
+    def __init__(self, workload: Workload, variant: str) -> None:
+        features, labels = workload.data()
+        self.data = features, labels.astype("int32")
+        optimizer = optax.adam(LEARNING_RATE)
+        parameters, statistics = _start(workload)
+
+        def loss_of(parameters: Any, statistics: Any, x: Any, y: Any, key: Any) -> Any:
+            logits, moved = _apply(workload, parameters, statistics, x, key)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean(), moved
+
+        def step(state: Any, x: Any, y: Any) -> Any:
+            parameters, statistics, moments, key = state
+            key, used = jax.random.split(key)
+            (loss, statistics), gradients = jax.value_and_grad(loss_of, has_aux=True)(
+                parameters, statistics, x, y, used
+            )
+            steps, moments = optimizer.update(gradients, moments, parameters)
+            return (optax.apply_updates(parameters, steps), statistics, moments, key), loss
+
+        self._step = jax.jit(step, donate_argnums=0)
+        self._predict = jax.jit(lambda p, s, x: _apply(workload, p, s, x, None)[0])
+        self.state = (parameters, statistics, optimizer.init(parameters), jax.random.key(0))
+
+    def step(self) -> Any:
+        self.state, loss = self._step(self.state, *self.data)
+        return loss
+
+    def predictor(self) -> Callable[[], Any]:
+        return lambda: self._predict(self.state[0], self.state[1], self.data[0])
+
+    def wait(self, result: Any) -> np.ndarray:
+        jax.block_until_ready((result, self.state[:3]))
+        return np.asarray(result)
+
+
+def _start(workload: Workload) -> tuple[list[dict[str, Any]], list[Any]]:
+    """Give the first parameters and running statistics of each dense layer."""
+    parameters, statistics = [], []
+    for k, (weight, bias) in enumerate(workload.weights()):
+        parameters.append({"W": jnp.asarray(weight), "b": jnp.asarray(bias)})
+        size = bias.shape
+        if workload.norm and workload.is_hidden(k):
+            parameters[-1].update(scale=jnp.ones(size), shift=jnp.zeros(size))
+            statistics.append((jnp.zeros(size), jnp.ones(size)))
+        else:
+            statistics.append(())
+    return parameters, statistics
+
+
+def _apply(workload: Workload, parameters: Any, statistics: Any, x: Any, key: Any) -> tuple[Any, Any]:
+    """Apply the network; without a key, for prediction."""
+    training = key is not None
+    moved = list(statistics)
+    for k, layer in enumerate(parameters):
+        x = x @ layer["W"] + layer["b"]
+        if not workload.is_hidden(k):
+            continue
+        if workload.norm:
+            mean, variance = statistics[k]
+            if training:
+                mean, variance = x.mean(axis=0), x.var(axis=0)
+                moved[k] = tuple(
+                    (1 - MOMENTUM) * old + MOMENTUM * new
+                    for old, new in zip(statistics[k], (mean, variance), strict=True)
+                )
+            x = (x - mean) * jax.lax.rsqrt(variance + EPSILON) * layer["scale"] + layer["shift"]
+        x = jax.nn.relu(x)
+        if training and workload.dropout:
+            key, used = jax.random.split(key)
+            kept = jax.random.bernoulli(used, 1 - workload.dropout, x.shape)
+            x = jnp.where(kept, x / (1 - workload.dropout), 0)
+    return x, moved
+
+
+class Leaves:
+    def __init__(self, count: int, variant: str) -> None:
+        self.leaves = [jnp.zeros(LEAF) for _ in range(count)]
+        self._update = jax.jit(lambda leaves, x: ([a + x for a in leaves], x.sum()), donate_argnums=0)
+        self.value = np.ones(LEAF, "float32")
+        self.calls = {"call": self._call}
+
+    def _call(self) -> Any:
+        self.leaves, result = self._update(self.leaves, self.value)
+        return result
+
+    def wait(self, result: Any) -> np.ndarray:
+        jax.block_until_ready((result, self.leaves))
+        return np.asarray(result)

@@ -1,0 +1,188 @@
+"""Tables of what was measured, in Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from tests.benchmarks.frameworks import FRAMEWORKS
+from tests.benchmarks.worker import STEPS
+from tests.benchmarks.workloads import WORKLOADS
+
+__all__ = ["AGREE", "leaves_report", "verdict", "workload_report"]
+
+#: How far, relatively, losses may be from those that NumPy computes in float64.
+AGREE = 1e-4
+
+#: What ptml's backends are compared with, besides the peers.
+OURS = "ptml-numba"
+
+Results = dict[str, dict[str, Any]]
+
+
+def workload_report(workload: str, measured: dict[str, Any]) -> str:
+    """Write the tables of one workload: steps and predictions, then starts."""
+    chosen = WORKLOADS[workload]
+    results: Results = measured["frameworks"]
+    widths = "-".join(map(str, chosen.widths))
+    parts = [
+        f"## {chosen.title} ({widths}, batch {chosen.batch})",
+        _load(measured["load"]),
+        _steps(workload, results),
+        _starts(results),
+        *_failures(results),
+    ]
+    return "\n\n".join(parts)
+
+
+def leaves_report(counts: Sequence[int], measured: dict[str, Any]) -> str:
+    """Write the table of the overhead of calls: N trivial updates of N leaves."""
+    results: Results = measured["frameworks"]
+    rows = []
+    for name, result in _measured(results).items():
+        for kind in dict.fromkeys(call.split(":")[0] for call in result["rounds"][0]):
+            times = [_typical(result, f"{kind}:{count}") for count in counts]
+            row = [name if kind == "call" else f"{name}, {kind}", *(_micro(seconds) for seconds in times)]
+            if len(counts) > 1:
+                row.append(_micro((times[-1] - times[0]) / (counts[-1] - counts[0])))
+            rows.append(row)
+    head = ["µs a call", *(f"N = {count}" for count in counts), *(["a leaf"] if len(counts) > 1 else [])]
+    parts = [
+        "## Overhead of a call: N arrays of 8 numbers, each updated once",
+        _load(measured["load"]),
+        _table(head, rows),
+        *_failures(results),
+    ]
+    return "\n\n".join(parts)
+
+
+def verdict(workload: str, result: dict[str, Any]) -> str:
+    """Say whether the first losses are right.
+
+    Returns
+    -------
+    str
+        ``"agree"``, ``"fall"`` where there is nothing to compare with, or what is wrong.
+    """
+    expected = WORKLOADS[workload].losses(STEPS)
+    for phase in ("cold", "warm"):
+        if phase not in result:
+            continue
+        losses = result[phase]["losses"]
+        if not (all(map(math.isfinite, losses)) and result[phase]["finite"]):
+            return f"**not finite ({phase})**"
+        if expected is None:
+            if losses[-1] >= losses[0]:
+                return f"**do not fall ({phase})**"
+            continue
+        error = max(abs(have - want) / want for have, want in zip(losses, expected, strict=True))
+        if error > AGREE:
+            return f"**off by {error:.0e} ({phase})**"
+    return "fall" if expected is None else "agree"
+
+
+def _steps(workload: str, results: Results) -> str:
+    ran = _measured(results)
+    best = {call: _best_peer(ran, call) for call in ("step", "predict")}
+    rows = []
+    for name, result in sorted(ran.items(), key=lambda item: _typical(item[1], "step")):
+        rows.append(
+            [
+                name,
+                _micro(_typical(result, "step")),
+                _micro(min(r["step"]["p10"] for r in result["rounds"])),
+                _ratio(ran, name, best["step"], "step"),
+                _ratio(ran, name, OURS, "step"),
+                _micro(_typical(result, "predict")),
+                _ratio(ran, name, best["predict"], "predict"),
+                f"{median(r['step']['cpus'] for r in result['rounds']):.1f}",
+                f"{max(r['predict']['peak'] for r in result['rounds']) / 1e6:.0f}",
+                f"{result['cold']['peak'] / 1e6:.0f}",
+                verdict(workload, result),
+            ]
+        )
+    head = [
+        "framework", "step µs", "best round's p10", "× best peer", f"× {OURS}", "predict µs", "× best peer",
+        "CPUs", "peak MB", "peak MB cold", "first losses",
+    ]  # fmt: skip
+    return _table(head, rows)
+
+
+def _starts(results: Results) -> str:
+    phases = [phase for phase in ("cold", "warm") if any(phase in result for result in results.values())]
+    complete = {name: result for name, result in results.items() if all(phase in result for phase in phases)}
+    rows = []
+    for phase in phases:
+        peers = [_to_first_step(r[phase]) for name, r in complete.items() if FRAMEWORKS[name].peer]
+        for name, result in complete.items():
+            start = result[phase]
+            total = _to_first_step(start)
+            compiled = start["compile"]
+            rows.append(
+                [
+                    name,
+                    phase,
+                    *(f"{start[part]:.2f}" for part in ("import", "build")),
+                    "–" if compiled is None else f"{compiled:.2f}",
+                    f"{start['first_step']:.2f}",
+                    f"{total:.2f}",
+                    f"{total / min(peers):.1f}" if peers else "–",
+                    f"{start['predictor'] + start['first_prediction']:.2f}",
+                ]
+            )
+    head = [
+        "framework", "caches", "import s", "build s", "compile s", "first call s", "to first step s",
+        "× best peer", "predictor and its first call s",
+    ]  # fmt: skip
+    return _table(head, rows)
+
+
+def _to_first_step(start: dict[str, Any]) -> float:
+    return start["import"] + start["build"] + (start["compile"] or 0) + start["first_step"]
+
+
+def _measured(results: Results) -> Results:
+    return {name: result for name, result in results.items() if "rounds" in result}
+
+
+def _typical(result: dict[str, Any], call: str) -> float:
+    """Give the median of the rounds' medians."""
+    return median(measured[call]["median"] for measured in result["rounds"])
+
+
+def _best_peer(results: Results, call: str) -> str | None:
+    peers = [name for name in results if FRAMEWORKS[name].peer]
+    return min(peers, key=lambda name: _typical(results[name], call), default=None)
+
+
+def _ratio(results: Results, name: str, other: str | None, call: str) -> str:
+    """Write the median of the ratios of single rounds: the machine's speed drifts from round to round."""
+    if other not in results:
+        return "–"
+    pairs = zip(results[name]["rounds"], results[other]["rounds"], strict=True)
+    return f"{median(mine[call]['median'] / theirs[call]['median'] for mine, theirs in pairs):.2f}"
+
+
+def _micro(seconds: float) -> str:
+    micro = seconds * 1e6
+    return f"{micro:.2f}" if micro < 10 else f"{micro:.1f}" if micro < 100 else f"{micro:.0f}"
+
+
+def _load(loads: Sequence[float]) -> str:
+    return f"Load average before each round: {', '.join(f'{load:.1f}' for load in loads)}."
+
+
+def _failures(results: Results) -> list[str]:
+    return [f"{name} failed: {result['failed']}" for name, result in results.items() if "failed" in result]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[k]) for row in [head, *rows]) for k in range(len(head))]
+    lines = [head, ["-" * width for width in widths], *rows]
+    padded = [
+        [cell.ljust(widths[0]), *(c.rjust(w) for c, w in zip(rest, widths[1:], strict=True))]
+        for cell, *rest in lines
+    ]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in padded)
