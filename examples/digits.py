@@ -83,14 +83,17 @@ def asked_to_stop() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def plot(losses: np.ndarray, valid_losses: list[float], counts: np.ndarray, title: str, path: Path) -> None:
+def plot(
+    epoch_losses: list[list[float]], valid_losses: list[float], counts: np.ndarray, title: str, path: Path
+) -> None:
     """Draw the loss by epoch and the confusion matrix."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
     figure.suptitle(title)
-    per_epoch = len(losses) / max(len(valid_losses), 1)
+    per_epoch = len(epoch_losses[0])
+    losses = np.concatenate(epoch_losses)
     left.plot(np.arange(1, len(losses) + 1) / per_epoch, losses, color="0.75", linewidth=0.8, label="batch")
-    epochs = np.arange(1, len(valid_losses) + 1)
-    means = [part.mean() for part in np.array_split(losses, len(valid_losses))]
+    epochs = np.arange(1, len(epoch_losses) + 1)
+    means = [np.mean(part) for part in epoch_losses]
     left.plot(epochs, means, color="C0", label="training, mean of the epoch")
     left.plot(epochs, valid_losses, color="C1", label="validation")
     left.set(xlabel="epoch", ylabel="cross entropy", yscale="log", xlim=(0, None))
@@ -104,7 +107,6 @@ def plot(losses: np.ndarray, valid_losses: list[float], counts: np.ndarray, titl
             right.text(column, row, str(count), ha="center", va="center", color=colour, fontsize=9)
     right.set(xlabel="predicted digit", ylabel="digit", xticks=range(10), yticks=range(10))
     right.tick_params(length=0)
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
@@ -121,7 +123,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     X_train, X_valid, X_test, y_train, y_valid, y_test = digits(options.seed)
-    loader = DataLoader(X_train, y_train, batch_size=BATCH_SIZE, shuffle=True, seed=options.seed, drop_last=True)
+    loader = DataLoader(
+        X_train, y_train, batch_size=BATCH_SIZE, shuffle=True, seed=options.seed, drop_last=True
+    )
 
     # The model is a value, and calling it builds a graph: nothing is allocated, drawn or computed here.
     net = network()
@@ -131,25 +135,29 @@ def main(arguments: list[str] | None = None) -> int:
     n_steps = options.epochs * (len(X_train) // BATCH_SIZE)
     rule = chain(clip_by_global_norm(1.0), adam(cosine_schedule(3e-3, n_steps)))
 
-    console.print(f"compiling for {options.backend} … (numba takes up to a minute the first time)")
+    first_time = ", half a minute or more when it is the first time" if options.backend == "numba" else ""
+    console.print(f"compiling for {options.backend}, here and in the first step{first_time} …")
     step = compile_train(loss, rule, seed=options.seed, backend=options.backend)
     # Over the store of `step`: it sees every step that is made, and nothing is copied.
     validate = ptml.compile_predict(loss, state=step, backend=options.backend)
 
-    losses, valid_losses = [], []
+    epoch_losses: list[list[float]] = []
+    valid_losses: list[float] = []
     best, best_loss = step.state, np.inf
     columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with asked_to_stop() as stop, Progress(*columns, console=console, transient=True) as progress:
         for epoch in progress.track(range(1, options.epochs + 1)):
+            epoch_losses.append([])
             for X_batch, y_batch in loader:
-                losses.append(float(step(X_batch, y_batch)))
+                epoch_losses[-1].append(float(step(X_batch, y_batch)))
                 if stop:
                     break
             valid_losses.append(float(validate(X_valid, y_valid)))
             if valid_losses[-1] < best_loss:
                 best, best_loss = step.state, valid_losses[-1]
             if epoch % 10 == 0 or epoch == 1:
-                console.print(f"epoch {epoch:3d}   loss {losses[-1]:.4f}   validation {valid_losses[-1]:.4f}")
+                train, valid = np.mean(epoch_losses[-1]), valid_losses[-1]
+                console.print(f"epoch {epoch:3d}   training {train:.4f}   validation {valid:.4f}")
             if stop:
                 console.print(f"stopped in epoch {epoch}")
                 break
@@ -171,7 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     title = f"digits on {options.backend}: {accuracy:.1%} of {len(y_test)} held-out rows are right"
     picture = options.output / "digits.png"
-    plot(np.array(losses), valid_losses, confusion_matrix(y_test, predicted, labels=range(10)), title, picture)
+    plot(epoch_losses, valid_losses, confusion_matrix(y_test, predicted, labels=range(10)), title, picture)
     console.print(f"held-out accuracy {accuracy:.4f} ({len(y_test)} rows)")
     console.print(f"state {archive}\nplot  {picture}", soft_wrap=True)
     if accuracy < WANTED_ACCURACY:

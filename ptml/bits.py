@@ -34,7 +34,20 @@ from pytensor.graph.replace import _vectorize_node
 from pytensor.tensor.basic import infer_static_shape
 from pytensor.tensor.type import TensorType
 
-__all__ = ["DRAW_DTYPES", "Draw", "FoldIn", "concrete_shape", "draw_key", "folded_key", "numbers", "threefry"]
+__all__ = [
+    "DRAW_DTYPES",
+    "Draw",
+    "FoldIn",
+    "Keyed",
+    "Numbered",
+    "concrete_shape",
+    "draw_key",
+    "folded_key",
+    "key_input",
+    "numbers",
+    "threefry",
+    "word_input",
+]
 
 DRAW_DTYPES = ("uint32", "float32", "float64")
 """What a draw can give: raw words, or numbers uniform over [0, 1)."""
@@ -223,14 +236,16 @@ def numbers(leaf: Sequence[int], number: int, n: int, dtype: str) -> np.ndarray:
     return (words >> 8).astype(np.float32) * np.float32(2.0**-24) if dtype == "float32" else words
 
 
-def _word_input(op: Op, what: str, value: Any) -> Variable:
+def word_input(op: Op, what: str, value: Any) -> Variable:
+    """Give a value as a ``uint32`` scalar, or say what `op` takes it for."""
     word = pt.as_tensor(value)
     if word.type.dtype != "uint32" or word.type.ndim != 0:
         raise TypeError(_BAD_WORD.format(op=op, what=what, given=word.type))
     return word
 
 
-def _key_input(op: Op, value: Any) -> Variable:
+def key_input(op: Op, value: Any) -> Variable:
+    """Give a value as a generator's leaf, or say that `op` takes one."""
     key = pt.as_tensor(value)
     if key.type.dtype != "uint32" or key.type.shape != (4,):
         raise TypeError(_BAD_KEY.format(op=op, given=key.type))
@@ -244,8 +259,8 @@ def _int64_input(value: Any) -> Variable:
     return pt.cast(dim, "int64")
 
 
-class _Keyed(Op):
-    """What the two ops share: nothing flows back through random words."""
+class Keyed(Op):
+    """An op whose first input is a generator's leaf: nothing flows back through random words."""
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
         return [[False] for _ in node.inputs]
@@ -257,7 +272,15 @@ class _Keyed(Op):
         return [disconnected_type() for _ in outputs]
 
 
-class Draw(_Keyed):
+class Numbered(Keyed):
+    """A keyed op whose second input is the number of this use of the key within the call."""
+
+    def do_constant_folding(self, fgraph: Any, node: Apply) -> bool:
+        # Folded, what is drawn would be stored in the program instead of drawn by it.
+        return False
+
+
+class Draw(Numbered):
     """Draw random words, or numbers uniform over [0, 1), as a function of a generator's leaf.
 
     The op is applied to ``(key, number, *shape)``: the leaf ``uint32[4]``, the number of this draw within the
@@ -297,8 +320,8 @@ class Draw(_Keyed):
         self.dtype = dtype
 
     def make_node(self, key: Any, number: Any, *shape: Any) -> Apply:
-        key = _key_input(self, key)
-        number = _word_input(self, "its number", number)
+        key = key_input(self, key)
+        number = word_input(self, "its number", number)
         checked, static = infer_static_shape(shape)
         if any(dim is not None and dim < 0 for dim in static):
             raise ValueError(_NEGATIVE_DIM.format(shape=tuple(static)))
@@ -309,10 +332,6 @@ class Draw(_Keyed):
     def infer_shape(self, node: Apply, shapes: Any) -> list[list[Variable]]:
         return [node.inputs[2:]]
 
-    def do_constant_folding(self, fgraph: Any, node: Apply) -> bool:
-        # Folded, the array would be stored in the program instead of drawn by it.
-        return False
-
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
         leaf, number, *dims = inputs
         shape = concrete_shape(dims)
@@ -320,7 +339,7 @@ class Draw(_Keyed):
         output_storage[0][0] = drawn.reshape(shape)
 
 
-class FoldIn(_Keyed):
+class FoldIn(Keyed):
     """Derive a generator's leaf for one iteration, with a key of its own and the same calls.
 
     The op is applied to ``(key, data)``: the leaf ``uint32[4]`` and the iteration as a ``uint32`` scalar. It
@@ -344,8 +363,8 @@ class FoldIn(_Keyed):
     __props__ = ()
 
     def make_node(self, key: Any, data: Any) -> Apply:
-        key = _key_input(self, key)
-        data = _word_input(self, "its data", data)
+        key = key_input(self, key)
+        data = word_input(self, "its data", data)
         return Apply(self, [key, data], [TensorType("uint32", shape=(4,))()])
 
     def infer_shape(self, node: Apply, shapes: Any) -> list[Any]:
@@ -358,10 +377,9 @@ class FoldIn(_Keyed):
         output_storage[0][0] = folded
 
 
-@_vectorize_node.register(Draw)
-@_vectorize_node.register(FoldIn)
-def _vectorize_keyed(op: Draw | FoldIn, node: Apply, *batched: Variable) -> Apply:
-    second = "data" if isinstance(op, FoldIn) else "number"
+@_vectorize_node.register(Keyed)
+def _vectorize_keyed(op: Keyed, node: Apply, *batched: Variable) -> Apply:
+    second = "number" if isinstance(op, Numbered) else "data"
     names = ["key", second, *("shape" for _ in node.inputs[2:])]
     for what, old, new in zip(names, node.inputs, batched, strict=True):
         if new.type.ndim != old.type.ndim:

@@ -13,13 +13,13 @@ from pytensor.graph.op import Op
 from pytensor.graph.traversal import graph_inputs
 from pytensor.scan.op import Scan
 
-from ptml.bits import Draw, FoldIn
+from ptml.bits import Keyed
 from ptml.layer import LayerGradient, LayerOp
 from ptml.marks import Advance, InTraining
 
 __all__ = ["calls_in", "flatten", "flattened_graph", "is_marked", "rewritten_inside"]
 
-MARKS = (Advance, InTraining, Draw, FoldIn, LayerOp, LayerGradient)
+MARKS = (Advance, InTraining, Keyed, LayerOp, LayerGradient)
 
 
 def is_marked(op: Op) -> bool:

@@ -27,6 +27,12 @@ _NO_PROBABILITY = (
     "{loss}: target {{0}} is not between 0 and 1. Targets are the labels 0 and 1, or probabilities "
     "between them."
 )
+_NO_PREDICTED_PROBABILITY = (
+    "{loss}: the prediction holds {{0}}, which is no probability. If it holds logits, write "
+    "{loss}(expect_logits=True)."
+)
+#: How far above 1 the rounding of a softmax may carry a predicted probability.
+_ROUNDING = 1e-3
 _SHAPES_DIFFER = (
     "{loss}: prediction has shape {prediction}, {what} {target}; they must be the same{but}.{hint}"
 )
@@ -219,6 +225,8 @@ class CheckProbabilities(_Check):
     ----------
     loss
         The name of who asks, for the error.
+    predicted
+        Whether they are a prediction, which may exceed 1 by a rounding, and not a target.
 
     Raises
     ------
@@ -235,11 +243,13 @@ class CheckProbabilities(_Check):
     array([0. , 0.3, 1. ])
     """
 
-    __props__ = ("loss",)
+    __props__ = ("loss", "predicted")
 
-    def __init__(self, loss: str) -> None:
+    def __init__(self, loss: str, predicted: bool = False) -> None:
         self.loss = loss
-        self.message = _NO_PROBABILITY.format(loss=loss)
+        self.predicted = predicted
+        self.message = (_NO_PREDICTED_PROBABILITY if predicted else _NO_PROBABILITY).format(loss=loss)
+        self.most = 1.0 + _ROUNDING if predicted else 1.0
 
     def make_node(self, probabilities: Any) -> Apply:
         probabilities = pt.as_tensor(probabilities)
@@ -249,7 +259,7 @@ class CheckProbabilities(_Check):
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
         (probabilities,) = inputs
-        outside = (probabilities < 0) | (probabilities > 1)
+        outside = (probabilities < 0) | (probabilities > self.most)
         if outside.any():
             raise ValueError(self.message.format(np.extract(outside, probabilities)[0]))
         output_storage[0][0] = probabilities

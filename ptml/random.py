@@ -3,6 +3,9 @@
 A generator is a ``uint32[4]`` slot: two words of key, and a count of the calls made so far. In one call of a
 program the draws of one key are numbered in the order in which they were made, and the count goes up by
 one. The words come from Threefry-2x32 and are the same on every backend.
+
+For any other distribution, :func:`pytensor_rng` makes of a key a generator for PyTensor's own random
+variables; their numbers are each backend's own.
 """
 
 from __future__ import annotations
@@ -14,13 +17,15 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
+from pytensor.tensor.random.variable import RandomGeneratorVariable
 from pytensor.tensor.variable import TensorVariable
 
 from ptml.application import DrawNumber
 from ptml.bits import Draw, FoldIn
+from ptml.rng import AsGenerator
 from ptml_state import Role, Slot, SlotVariable
 
-__all__ = ["bernoulli", "bits", "fold_in", "normal", "uniform"]
+__all__ = ["bernoulli", "bits", "fold_in", "normal", "pytensor_rng", "uniform"]
 
 NOT_A_KEY = (
     "{what} draws from a generator's handle, or from fold_in(handle, number); got {given!r}. Declare one in "
@@ -174,3 +179,61 @@ def fold_in(key: Any, number: Any) -> TensorVariable:
     """
     _slot_of(key, "fold_in")
     return FoldIn()(key, pt.as_tensor(number).astype("uint32"))
+
+
+def pytensor_rng(key: Any) -> RandomGeneratorVariable:
+    """Make of a key a generator for PyTensor's own random variables.
+
+    The generator is made afresh in every call of the program, from the key, the calls made so far and its own
+    number among the key's draws. The state tree keeps the key alone: draws resume exactly, and are the same
+    in the forward pass, its gradient and any recomputation.
+
+    Parameters
+    ----------
+    key : handle of a generator, or a key derived from one
+        As for :func:`bits`.
+
+    Returns
+    -------
+    RandomGeneratorVariable
+        Draw with its methods, which give the next generator and the draw, or pass it to a function of
+        ``pytensor.tensor.random`` as ``rng=``. Nothing has to be done with the last generator: no update.
+
+    Raises
+    ------
+    TypeError
+        If `key` is not a generator's.
+
+    Notes
+    -----
+    Each backend draws by an algorithm of its own (C and Numba move on a PCG64 of NumPy's, JAX and MLX split a
+    key), so the numbers differ between backends, and may change with a release of NumPy, JAX or MLX. PyTensor
+    has no random variables on PyTorch, and not every distribution on the others. Where the numbers must be
+    the same everywhere, draw with the other functions here.
+
+    No gradient goes from a random variable to its parameters: draw from the standard distribution, and scale
+    and shift the draw.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ptml
+    >>> from ptml.layers import Input
+    >>> class GammaNoise(ptml.Layer):
+    ...     shape: float = 2.0
+    ...
+    ...     @ptml.slot
+    ...     def key(self):
+    ...         return ptml.generator()
+    ...
+    ...     def build(self, X):
+    ...         rng = ptml.random.pytensor_rng(self.key)
+    ...         next_rng, noise = rng.gamma(self.shape, scale=1 / self.shape, size=X.shape)
+    ...         return ptml.in_training(X * noise, X)
+    >>> X = Input("X", shape=(None, 3))
+    >>> noisy = ptml.function([X], GammaNoise("noise")(X), seed=0, backend="c")
+    >>> one, other = noisy(np.ones((2, 3))), noisy(np.ones((2, 3)))
+    >>> bool((one == other).any())
+    False
+    """
+    return AsGenerator()(key, DrawNumber(_slot_of(key, "pytensor_rng")))

@@ -20,7 +20,7 @@ from pytensor.scan.op import Scan
 from pytensor.scan.rewriting.io import scan_remove_unused
 
 from ptml.application import DrawNumber, Reading
-from ptml.bits import Draw
+from ptml.bits import Numbered
 from ptml.flatten import flattened_graph, is_marked, rewritten_inside
 from ptml.marks import Advance, InTraining
 from ptml_state import Role, Slot, SlotVariable
@@ -197,7 +197,7 @@ def _refuse_bare_scan(node: Apply) -> None:
     inner = node.op.fgraph.unfreeze()
     for inside in flattened_graph(inner.outputs, inner.inputs).toposort():
         # A draw of ptml.scan's has a key of its own in every iteration.
-        if isinstance(inside.op, Draw) and inside.inputs[0].owner is None:
+        if isinstance(inside.op, Numbered) and inside.inputs[0].owner is None:
             kind, what = DrawNumber, "draw the same numbers in every iteration"
         elif isinstance(inside.op, Advance):
             kind, what = Reading, "move no statistic"

@@ -41,7 +41,7 @@ class BinaryCrossEntropy(Loss):
         If `expect_logits` is not a boolean.
     ValueError
         If `positive_weight` is not positive and finite, or `reduction` something else; when called, if the
-        target has not the prediction's shape; when run, if a target is below 0 or above 1. JAX, MLX and
+        target has not the prediction's shape; when run, if a target, or a predicted probability, is below 0 or above 1. JAX, MLX and
         PyTorch cannot raise: there the loss of such a target, and its gradient, is NaN.
 
     Examples
@@ -69,6 +69,7 @@ class BinaryCrossEntropy(Loss):
             if_yes = pt.softplus(pt.switch(pt.eq(yes, zero), zero, -prediction))
             if_no = pt.softplus(pt.switch(pt.eq(no, zero), zero, prediction))
         else:
+            prediction = CheckProbabilities(type(self).__name__, predicted=True)(prediction)
             if_yes = -pt.log(pt.switch(pt.eq(yes, zero), one, prediction))
             if_no = -pt.log1p(pt.switch(pt.eq(no, zero), zero, -prediction))
         if self.positive_weight != 1:

@@ -11,7 +11,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.type import integer_dtypes
 from pytensor.tensor.variable import TensorVariable
 
-from ptml.labels import CheckLabels
+from ptml.labels import CheckLabels, CheckProbabilities
 from ptml.loss.base import Loss, number, same_shape
 from ptml.loss.softmax import surprisal
 from ptml.validate import flag, real
@@ -42,12 +42,13 @@ def _class_ids(prediction: TensorVariable) -> TensorVariable:
     return pt.cumsum(pt.ones((prediction.shape[-1],), dtype="int32")) - np.int32(1)
 
 
-def _weighted_surprisal(prediction: TensorVariable, weights: TensorVariable, logits: bool) -> TensorVariable:
+def _weighted_surprisal(loss: CrossEntropy | KLDivergence, prediction: TensorVariable, weights: TensorVariable) -> TensorVariable:
     """Sum the surprisals over the classes, leaving out (not multiplying by zero) those of weight zero."""
     absent = pt.eq(weights, number(0.0, weights))
-    if logits:
+    if loss.expect_logits:
         terms = pt.switch(absent, number(0.0, weights), weights * surprisal(prediction))
     else:
+        prediction = CheckProbabilities(type(loss).__name__, predicted=True)(prediction)
         terms = -weights * pt.log(pt.switch(absent, number(1.0, weights), prediction))
     return terms.sum(axis=-1)
 
@@ -118,8 +119,8 @@ class CrossEntropy(Loss):
     ValueError
         If another hyperparameter is outside what is said above, or `ignore_label` meets one-hot labels; when
         called, if static shapes do not go together, or the number of `class_weights` is not that of classes;
-        when run, if a label is no class and is not ignored. JAX, MLX and PyTorch cannot raise: there the loss
-        of such a row, and its gradient, is NaN.
+        when run, if a label is no class and is not ignored, or a predicted probability is below 0 or above 1.
+        JAX, MLX and PyTorch cannot raise: there the loss of a row with such a label, and its gradient, is NaN.
 
     Examples
     --------
@@ -188,7 +189,7 @@ class CrossEntropy(Loss):
         return losses if picked is None else (losses, picked)
 
     def _of_rows(self, prediction: TensorVariable, weights: TensorVariable) -> TensorVariable:
-        return _weighted_surprisal(prediction, weights, self.expect_logits)
+        return _weighted_surprisal(self, prediction, weights)
 
     def _smoothed(self, target: TensorVariable, prediction: TensorVariable) -> TensorVariable:
         """Give each class's weight in the loss of a row: smoothed target times class weight."""
@@ -239,7 +240,8 @@ class KLDivergence(Loss):
     TypeError
         If `expect_logits` is not a boolean.
     ValueError
-        If `reduction` is something else; when called, if the target has not the prediction's shape.
+        If `reduction` is something else; when called, if the target has not the prediction's shape; when run,
+        if a predicted probability is below 0 or above 1 (JAX, MLX and PyTorch do not raise).
 
     Examples
     --------
@@ -258,4 +260,4 @@ class KLDivergence(Loss):
         target = target.astype(prediction.type.dtype)
         absent = pt.eq(target, number(0.0, target))
         own = target * pt.log(pt.switch(absent, number(1.0, target), target))
-        return own.sum(axis=-1) + _weighted_surprisal(prediction, target, self.expect_logits)
+        return own.sum(axis=-1) + _weighted_surprisal(self, prediction, target)

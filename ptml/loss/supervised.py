@@ -45,8 +45,8 @@ def supervised_loss(
     >>> from ptml.loss import CrossEntropy, supervised_loss
     >>> logits = pt.tensor("logits", shape=(None, 10))
     >>> loss, target = supervised_loss(logits, CrossEntropy(expect_logits=True))
-    >>> target, target.type
-    (target, Vector(int64, shape=(?,)))
+    >>> target.name, target.type.dtype, target.type.shape
+    ('target', 'int64', (None,))
     """
     if not isinstance(loss, Loss):
         hint = ""

@@ -75,7 +75,7 @@ class Worker:
         self, python: str, framework: str, task: str, *, caches: Path, threads: int, patience: float = 600.0
     ) -> None:
         self.patience = patience
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (close() closes it)
         start = time.perf_counter()
         self._process = subprocess.Popen(
             [python, "-m", "tests.benchmarks.worker", framework, task],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,10 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.frameworks import FRAMEWORKS
-from tests.benchmarks.host import Failed, Worker
+from tests.benchmarks.host import ROOT, Failed, Worker
 
-__all__ = ["Plan", "installed", "run"]
+__all__ = ["Plan", "run", "versions"]
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,21 @@ class Plan:
     tell: Callable[[str], None] = field(default=lambda line: print(line, file=sys.stderr, flush=True))
 
 
-def installed(python: str, packages: Sequence[str]) -> bool:
-    """Say whether an interpreter has these packages, without importing them."""
-    code = "import sys, importlib.util as u; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
-    root = Path(__file__).parents[2]
-    return subprocess.run([python, "-c", code, *packages], cwd=root, capture_output=True).returncode == 0
+_VERSIONS = """
+import importlib.metadata as metadata, importlib.util as util, json, sys
+def version(package):
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "from source"
+print(json.dumps({package: version(package) for package in sys.argv[1:] if util.find_spec(package)}))
+"""
+
+
+def versions(python: str, packages: Sequence[str]) -> dict[str, str]:
+    """Give the versions of those of these packages that an interpreter has, without importing them."""
+    command = [python, "-c", _VERSIONS, *packages]
+    return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
 
 
 def run(task: str, plan: Plan) -> dict[str, Any]:
@@ -84,17 +94,22 @@ def run(task: str, plan: Plan) -> dict[str, Any]:
             # There and back, so that nobody is always the one after the heaviest.
             order = list(workers) if number % 2 == 0 else list(workers)[::-1]
             for name in order:
-                measured = {
-                    call: workers[name].measure(call, plan.seconds) for call in workers[name].ready["calls"]
-                }
-                results[name].setdefault("rounds", []).append(measured)
+                try:
+                    measured = {
+                        call: workers[name].measure(call, plan.seconds)
+                        for call in workers[name].ready["calls"]
+                    }
+                except Failed as failure:
+                    results[name] = {"failed": str(failure)}
+                    workers.pop(name)
+                else:
+                    results[name].setdefault("rounds", []).append(measured)
             plan.tell(f"{task}: round {number + 1} of {plan.rounds}, load {loads[-1]:.2f}")
     return {"load": loads, "frameworks": results}
 
 
 def _start(task: str, name: str, plan: Plan, caches: Path, result: dict[str, Any]) -> Worker:
     """Start the process that is measured, after one that fills the caches where the plan wants it so."""
-    assert name in FRAMEWORKS
     caches.mkdir()
     started = ["cold", "warm"] if plan.warm else ["cold"]
     for phase in started:

@@ -103,10 +103,8 @@ def _steps(workload: str, results: Results) -> str:
                 verdict(workload, result),
             ]
         )
-    head = [
-        "framework", "step µs", "best round's p10", "× best peer", f"× {OURS}", "predict µs", "× best peer",
-        "CPUs", "peak MB", "peak MB cold", "first losses",
-    ]  # fmt: skip
+    head = ["framework", "step µs", "best round's p10", "x best peer", f"x {OURS}"]
+    head += ["predict µs", "x best peer", "CPUs", "peak MB", "peak MB cold", "first losses"]
     return _table(head, rows)
 
 
@@ -125,17 +123,15 @@ def _starts(results: Results) -> str:
                     name,
                     phase,
                     *(f"{start[part]:.2f}" for part in ("import", "build")),
-                    "–" if compiled is None else f"{compiled:.2f}",
+                    "-" if compiled is None else f"{compiled:.2f}",
                     f"{start['first_step']:.2f}",
                     f"{total:.2f}",
-                    f"{total / min(peers):.1f}" if peers else "–",
+                    f"{total / min(peers):.1f}" if peers else "-",
                     f"{start['predictor'] + start['first_prediction']:.2f}",
                 ]
             )
-    head = [
-        "framework", "caches", "import s", "build s", "compile s", "first call s", "to first step s",
-        "× best peer", "predictor and its first call s",
-    ]  # fmt: skip
+    head = ["framework", "caches", "import s", "build s", "compile s", "first call s"]
+    head += ["to first step s", "x best peer", "predictor and its first call s"]
     return _table(head, rows)
 
 
@@ -160,7 +156,7 @@ def _best_peer(results: Results, call: str) -> str | None:
 def _ratio(results: Results, name: str, other: str | None, call: str) -> str:
     """Write the median of the ratios of single rounds: the machine's speed drifts from round to round."""
     if other not in results:
-        return "–"
+        return "-"
     pairs = zip(results[name]["rounds"], results[other]["rounds"], strict=True)
     return f"{median(mine[call]['median'] / theirs[call]['median'] for mine, theirs in pairs):.2f}"
 

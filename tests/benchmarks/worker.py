@@ -146,7 +146,7 @@ def _tell(answers: TextIO, message: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the worker that the command line names."""
-    # Compilers and libraries print too: what they print goes where errors go, and our answers to the pipe alone.
+    # Compilers and libraries print too: that goes where errors go, and the pipe is for our answers alone.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:

@@ -59,9 +59,8 @@ def trained(backend, floatX, steps):
     first = program.state
     results = [program(*batch) for batch in _batches(steps, floatX)]
     losses, masks = zip(*results, strict=True)
-    # Where cells are touched by nobody but the backend: reading the state would cast them.
-    cells = {p.address: p.slot for p in program._placed}
-    raw = {address: program.store._cells[slot].get_value(borrow=True) for address, slot in cells.items()}
+    # What the backend left there: a state that is read has the declared dtypes in any case.
+    raw = {slot.address: cell.get_value(borrow=True) for slot, cell in program.store._cells.items()}
     dtypes = {address: str(value.dtype).removeprefix("mlx.core.") for address, value in raw.items()}
     return Run(first, np.array(losses), np.array(masks), program.state, dtypes, program)
 
@@ -120,7 +119,6 @@ class Digits:
             self.second[a] = 0.999 * self.second[a] + 0.001 * g**2
             m, v = self.first[a] / (1 - 0.9**self.count), self.second[a] / (1 - 0.999**self.count)
             self.p[a] = self.p[a] - rate * m / (np.sqrt(v) + 1e-8)
-        return norm
 
     @property
     def state(self):
@@ -135,11 +133,10 @@ class Digits:
         }
 
 
-@functools.cache
-def by_hand(steps):
-    """Train the NumPy network from the state that a program starts from."""
-    network = Digits(trained("c", "float64", steps).first)
-    losses, masks = zip(*[network.step(*batch) for batch in _batches(steps, "float64")], strict=True)
+def by_hand(run, steps, floatX):
+    """Train the NumPy network from the state that a run starts from."""
+    network = Digits({a: v.astype("float64") if v.dtype == floatX else v for a, v in run.first.items()})
+    losses, masks = zip(*[network.step(*batch) for batch in _batches(steps, floatX)], strict=True)
     return np.array(losses), np.array(masks), network.state
 
 
@@ -166,31 +163,25 @@ def test_the_losses_of_the_first_ten_steps_agree_with_numbas(backend):
 
 
 @pytest.mark.backends("numba", "c", "jax", "mlx")
-def test_the_losses_of_the_first_ten_steps_agree_with_numpys(backend):
+def test_ten_steps_in_float32_agree_with_numpy(backend):
     run = trained(backend, "float32", 10)
-    losses, masks, _ = by_hand_in_float32_state(run.first)
+    losses, masks, _ = by_hand(run, 10, "float32")
     np.testing.assert_array_equal(run.masks, masks)
     np.testing.assert_allclose(run.losses, losses, rtol=1e-4)
 
 
-def by_hand_in_float32_state(first):
-    """Train the NumPy network, which computes in float64, from a float32 state."""
-    network = Digits(State(first).map(lambda v: v.astype("float64") if v.dtype == "float32" else v))
-    losses, masks = zip(*[network.step(*batch) for batch in _batches(10, "float32")], strict=True)
-    return np.array(losses), np.array(masks), network.state
-
-
 @pytest.mark.backends("numba", "c", "jax")
 def test_fifty_steps_in_float64_agree_with_numpy(backend):
-    run, (losses, masks, last) = trained(backend, "float64", 50), by_hand(50)
+    run = trained(backend, "float64", 50)
+    losses, masks, last = by_hand(run, 50, "float64")
     np.testing.assert_array_equal(run.masks, masks)
     np.testing.assert_allclose(run.losses, losses, rtol=1e-8)
-    # Past the horizon of the schedule the rate is 0 and nothing moves but moments and statistics.
     assert run.losses[-1] < 0.5 * run.losses[0]
     assert set(run.last) == set(last)
     for address, value in last.items():
-        # The batch norm takes the gradient of the bias before it away, but for the rounding.
-        np.testing.assert_allclose(run.last[address], value, rtol=1e-8, atol=1e-10, err_msg=address)
+        # Batch norm takes away the gradient of the bias before it; Adam makes a step of what rounding leaves.
+        atol = 1e-8 if address == "fc1/b" else 1e-12
+        np.testing.assert_allclose(run.last[address], value, rtol=1e-8, atol=atol, err_msg=address)
 
 
 @pytest.mark.parametrize("floatX", ["float32", "float64"])
@@ -213,3 +204,53 @@ def test_jax_compiles_a_step_once(backend, floatX):
     pytest.importorskip("jax")
     program = trained(backend, floatX, 10 if floatX == "float32" else 50).program
     assert program.function.vm.jit_fn._cache_size() == 1
+
+
+@functools.cache
+def noisy(backend):
+    """Apply one dropout at five places, and in a second graph; two programs over one store."""
+    X = Input("X", (None, None), dtype="float32")
+    drop = Dropout("drop", p=0.25)
+    five = ptml.function([X], [drop(X) for _ in range(5)], seed=3, backend=backend)
+    one = ptml.function([X], drop(X + 1), state=five, backend=backend)
+    return five, one
+
+
+def mask_of(leaf, call, number, shape):
+    """Draw a mask as the generator's documentation says: key, calls so far, number of the draw."""
+    words = numbers([int(leaf[0]), int(leaf[1]), call, 0], number, int(np.prod(shape)), "uint32")
+    return (words < 0.75 * 2**32).reshape(shape)
+
+
+@pytest.mark.backends("numba", "c", "jax", "mlx")
+def test_one_dropout_at_five_places_draws_five_masks_and_the_stream_goes_on_in_any_program(backend):
+    five, one = noisy(backend)
+    five.store.load(ptml.init(Dropout("drop"), seed=11))
+    leaf, shape = five.state["drop/key"], (6, 21)
+    x = np.ones(shape, "float32")
+    drawn = [five(x), [one(x)], five(x), [one(x)], [one(x)]]
+    masks = [[result != 0 for result in results] for results in drawn]
+    for call, results in enumerate(masks):
+        for number, mask in enumerate(results):
+            np.testing.assert_array_equal(mask, mask_of(leaf, call, number, shape))
+    assert len({mask.tobytes() for results in masks for mask in results}) == 13
+    assert five.state["drop/key"].tolist() == one.state["drop/key"].tolist() == [leaf[0], leaf[1], 5, 0]
+
+
+@pytest.mark.backends("numba", "c", "jax", "mlx")
+def test_the_mean_of_a_million_elements_is_kept(backend):
+    _, one = noisy(backend)
+    y = one(np.zeros((1000, 1000), "float32"))
+    assert set(np.unique(y)) == {0, np.float32(1 / 0.75)}
+    assert abs(y.mean(dtype="float64") - 1) < 0.005
+
+
+@pytest.mark.backends("numba", "jax", "mlx")
+def test_the_stream_goes_on_where_it_was_in_a_program_of_another_backend(backend):
+    X = Input("X", (None, None), dtype="float32")
+    Y = Dropout("drop", p=0.25)(X)
+    first = ptml.function([X], Y, seed=3, backend="c")
+    second = ptml.function([X], Y, state=first, backend=backend)
+    leaf, x = first.state["drop/key"], np.ones((3, 40), "float32")
+    for call, program in enumerate([first, second, second, first, second]):
+        np.testing.assert_array_equal(program(x) != 0, mask_of(leaf, call, 0, (3, 40)))

@@ -16,7 +16,7 @@ from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_
 from ptml.labels import CheckLabels, CheckProbabilities, CheckShape
 
 # Part of the cache keys: change it with the kernels.
-_VERSION = 1
+_VERSION = 2
 
 
 @register_funcify_and_cache_key(CheckShape)
@@ -51,15 +51,15 @@ def numba_check_labels(op: CheckLabels, node: Apply, **kwargs: Any) -> tuple[Cal
 
 @register_funcify_and_cache_key(CheckProbabilities)
 def numba_check_probabilities(op: CheckProbabilities, node: Apply, **kwargs: Any) -> tuple[Callable, str]:
-    message = op.message
+    message, most = op.message, op.most
 
     def check_probabilities(probabilities):
         for probability in probabilities.flat:
-            if probability < 0 or probability > 1:
+            if probability < 0 or probability > most:
                 raise ValueError(message, probability)
         return probabilities
 
-    return numba_njit(check_probabilities), _cache_key("probabilities", message)
+    return numba_njit(check_probabilities), _cache_key("probabilities", message, most)
 
 
 def _cache_key(*parts: Any) -> str:

@@ -14,4 +14,4 @@ def load() -> None:
         If PyTorch is not installed.
     """
     # Importing a module of kernels registers them.
-    from ptml.backends.pytorch import bits, checks, labels  # noqa: F401
+    from ptml.backends.pytorch import bits, checks, labels, rng  # noqa: F401

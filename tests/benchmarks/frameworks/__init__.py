@@ -38,7 +38,7 @@ class Framework:
 
 
 FRAMEWORKS = {
-    "ptml-numba": Framework("with_ptml", "numba", ("ptml", "numba")),
+    "ptml-numba": Framework("with_ptml", "numba", ("ptml", "pytensor", "numba")),
     "ptml-c": Framework("with_ptml", "c", ("ptml",)),
     "ptml-jax": Framework("with_ptml", "jax", ("ptml", "jax")),
     # Its matrix products are slow on anything but Apple's machines.

@@ -68,7 +68,9 @@ class Training:
         def step(carried: Any, x: Any, y: Any) -> Any:
             net, state, moments, key = carried
             key, used = jax.random.split(key)
-            (loss, state), gradients = eqx.filter_value_and_grad(loss_of, has_aux=True)(net, state, x, y, used)
+            (loss, state), gradients = eqx.filter_value_and_grad(loss_of, has_aux=True)(
+                net, state, x, y, used
+            )
             steps, moments = optimizer.update(gradients, moments, eqx.filter(net, eqx.is_inexact_array))
             return (eqx.apply_updates(net, steps), state, moments, key), loss
 

@@ -37,7 +37,7 @@ class Training:
             for leaf, value in zip("Wb", pair, strict=True)
         }
         self.logits = net(Input("X", shape=(None, workload.widths[0])))
-        loss, _ = supervised_loss(self.logits, CrossEntropy(expect_onehot_labels=False))
+        loss, _ = supervised_loss(self.logits, CrossEntropy(expect_onehot_labels=False, expect_logits=True))
         state = ptml.init(net, seed=0).replace(first)
         start = time.perf_counter()
         self.program = compile_train(loss, adam(LEARNING_RATE), state=state, backend=variant)
@@ -60,7 +60,9 @@ class Leaves:
     def __init__(self, count: int, variant: str) -> None:
         x = Input("x", shape=LEAF)
         slots = [
-            Slot(f"leaf{k}", Role.PARAMETER, "float32", LEAF, lambda rng, shape, dtype: np.zeros(shape, dtype))
+            Slot(
+                f"leaf{k}", Role.PARAMETER, "float32", LEAF, lambda rng, shape, dtype: np.zeros(shape, dtype)
+            )
             for k in range(count)
         ]
         updates = {slot.handle: slot.handle + x for slot in slots}
