@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from ptml_state import Slot
 
-__all__ = ["Application", "DrawNumber", "Reading", "next_ordinal"]
+__all__ = ["Application", "DrawNumber", "Reading", "next_ordinal", "restored_ordinal"]
 
 _ordinals = itertools.count()
 _live: weakref.WeakValueDictionary[str, Application] = weakref.WeakValueDictionary()
@@ -28,6 +28,13 @@ _live: weakref.WeakValueDictionary[str, Application] = weakref.WeakValueDictiona
 def next_ordinal() -> int:
     """Number calls and uses in the order in which they are made."""
     return next(_ordinals)
+
+
+def restored_ordinal(ordinal: int) -> int:
+    """Give a number that comes from a pickle back, and number what is made from now on higher."""
+    while next(_ordinals) < ordinal:
+        pass
+    return ordinal
 
 
 class Application(TensorVariable):
@@ -56,7 +63,7 @@ class Application(TensorVariable):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (type(self), self.slot, self.uid)
+        return _restore, (type(self), self.slot, self.uid, self.ordinal)
 
     def __str__(self) -> str:
         return f"{self.slot.address}#{self.use} [slot: needs ptml.function]"
@@ -82,5 +89,10 @@ class DrawNumber(Application):
         super().__init__(slot, TensorType(np.dtype("uint32"), ()), uid)
 
 
-def _restore(kind: type[Any], slot: Slot, uid: str) -> Application:
-    return _live.get(uid) or kind(slot, uid)
+def _restore(kind: type[Any], slot: Slot, uid: str, ordinal: int) -> Application:
+    living = _live.get(uid)
+    if living is not None:
+        return living
+    made = kind(slot, uid)
+    made.ordinal = restored_ordinal(ordinal)
+    return made

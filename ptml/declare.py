@@ -141,7 +141,7 @@ class sublayer:
             return self
         built = self.build(module)
         if built is not None:
-            vars(built)["_parent"] = module
+            vars(built)["_parent"], vars(built)["_attribute"] = module, self.name
         return vars(module).setdefault(self.name, built)
 
 

@@ -10,14 +10,15 @@ from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.basic import Apply, Constant, Variable, clone
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
-from pytensor.graph.traversal import graph_inputs
+from pytensor.graph.traversal import apply_ancestors, graph_inputs
 from pytensor.scan.op import Scan
 
 from ptml.bits import Keyed
 from ptml.layer import LayerGradient, LayerOp
 from ptml.marks import Advance, InTraining
+from ptml.network import outermost, walk
 
-__all__ = ["calls_in", "flatten", "flattened_graph", "is_marked", "rewritten_inside"]
+__all__ = ["calls_in", "flatten", "flattened_graph", "is_marked", "outermost_calls", "rewritten_inside"]
 
 MARKS = (Advance, InTraining, Keyed, LayerOp, LayerGradient)
 
@@ -53,7 +54,7 @@ def flattened_graph(outputs: Sequence[Variable], roots: Sequence[Variable] | Non
     Returns
     -------
     FunctionGraph
-        A copy, from the very same roots. A result of an outermost call has it as ``tag.call``.
+        A copy, from the very same roots. A result of outermost calls has them as ``tag.calls``.
     """
     outputs = list(outputs)
     if roots is None:
@@ -63,16 +64,20 @@ def flattened_graph(outputs: Sequence[Variable], roots: Sequence[Variable] | Non
     graph = FunctionGraph(list(roots), copied, clone=False)
     pending = [(node, True) for node in graph.toposort() if _is_nested(node)]
     while pending:
-        node, outermost = pending.pop()
+        node, is_outermost = pending.pop()
         before = set(graph.apply_nodes)
         inlined = inline_ofg_node(node)
         graph.replace_all(zip(node.outputs, inlined, strict=True), import_missing=True, reason="flatten")
-        if outermost and isinstance(node.op, LayerOp):
-            for result in inlined:
-                if result.owner is not None:
-                    result.tag.call = (node.op.call_ordinal, node.op.layer)
+        own = (node.op,) if is_outermost and isinstance(node.op, LayerOp) else ()
+        for old, result in zip(node.outputs, inlined, strict=True):
+            if result.owner is not None:
+                result.tag.calls = (*_calls_of(result), *_calls_of(old), *own)
         pending.extend((new, False) for new in graph.apply_nodes - before if _is_nested(new))
     return graph
+
+
+def _calls_of(result: Variable) -> tuple[LayerOp, ...]:
+    return getattr(result.tag, "calls", ())
 
 
 def flatten(outputs: Sequence[Variable]) -> list[Variable]:
@@ -85,18 +90,30 @@ def flatten(outputs: Sequence[Variable]) -> list[Variable]:
 
 
 def calls_in(outputs: Sequence[Variable]) -> list[Any]:
-    """Give the layers that a graph calls outermost, each once, in the order of their first calls."""
-    from pytensor.graph.traversal import apply_ancestors
+    """Give the layers that a graph calls outermost, each once, in the order of their first calls.
 
-    calls: dict[int, Any] = {}
-    for node in apply_ancestors(list(outputs)):
-        if isinstance(node.op, LayerOp):
-            calls[node.op.call_ordinal] = node.op.layer
-        for output in node.outputs:
-            if (call := getattr(output.tag, "call", None)) is not None:
-                calls[call[0]] = call[1]
-    ordered = {id(calls[ordinal]): calls[ordinal] for ordinal in sorted(calls)}
-    return list(ordered.values())
+    A layer that is called by itself too, and is part of another one that is called, is not among them.
+    """
+    ordered = sorted(outermost_calls(outputs), key=lambda op: op.call_ordinal)
+    layers = {id(top): top for top in (outermost(op.layer) for op in ordered)}
+    inside = {id(part) for layer in layers.values() for part in walk(layer) if part is not layer}
+    return [layer for key, layer in layers.items() if key not in inside]
+
+
+def outermost_calls(outputs: Sequence[Variable]) -> list[LayerOp]:
+    """Give the outermost calls of layers in a graph, those in its loops and nested graphs among them."""
+    calls: dict[int, LayerOp] = {}
+    pending = list(apply_ancestors(list(outputs)))
+    while pending:
+        node = pending.pop()
+        tagged = (op for output in node.outputs for op in _calls_of(output))
+        # The loops of ptml.scan are flattened, and keep the calls that were in them.
+        for op in (node.op, *tagged, *getattr(node.op, "calls", ())):
+            if isinstance(op, LayerOp):
+                calls[id(op)] = op
+        if isinstance(node.op, OpFromGraph | Scan) and not isinstance(node.op, LayerOp | LayerGradient):
+            pending.extend(node.op.fgraph.apply_nodes)
+    return list(calls.values())
 
 
 def rewritten_inside(node: Apply, change: Callable[[FunctionGraph], None]) -> list[Variable]:

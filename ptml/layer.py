@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import uuid
+import weakref
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -14,7 +16,7 @@ from pytensor.graph.replace import _vectorize_node, vectorize_graph
 from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.variable import TensorVariable
 
-from ptml.application import Reading, next_ordinal
+from ptml.application import Reading, next_ordinal, restored_ordinal
 from ptml.marks import advanced_in_call
 from ptml.module import Module
 from ptml_state import SlotVariable
@@ -32,6 +34,10 @@ BAD_NAME = (
     "that selectors give a meaning to."
 )
 _NAME = re.compile(r"[^/*?\[\]]+(/[^/*?\[\]]+)*")
+
+
+#: The layers of graphs that were copied or pickled, by their identity.
+_called: weakref.WeakValueDictionary[str, Layer] = weakref.WeakValueDictionary()
 
 
 class DefaultName(str):
@@ -61,6 +67,23 @@ class LayerOp(OpFromGraph):
     @property
     def derivative_op_type(self) -> type[OpFromGraph]:
         return LayerGradient
+
+    # PyTensor puts equal ops in each other's place, and the same graph may be the call of another layer.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    # A copied or pickled graph is of the same layers, as its slots are the same slots.
+    def __getstate__(self) -> dict[str, Any]:
+        uid = vars(self.layer).setdefault("_uid", uuid.uuid4().hex)
+        _called.setdefault(uid, self.layer)
+        return {**vars(self), "layer_uid": uid}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        uid = state.pop("layer_uid")
+        self.__dict__.update(state)
+        vars(state["layer"]).setdefault("_uid", uid)
+        self.layer = _called.setdefault(uid, state["layer"])
+        self.call_ordinal = restored_ordinal(self.call_ordinal)
 
     def __str__(self) -> str:
         kind = type(self.layer).__name__

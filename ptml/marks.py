@@ -28,6 +28,10 @@ NOT_A_STATISTIC = (
     "with statistic(shape, initializer). Parameters move by updates, generators and clocks by themselves."
 )
 WRONG_TYPE = "The new value of {address} is {given}, and {wanted} is declared. Cast or reshape it."
+BATCHED = (
+    "vectorize_graph makes the new value of a statistic {given} where {wanted} is declared: it has one "
+    "value, however many graphs are stacked. Build the network on inputs that have the batch axis already."
+)
 
 
 class _FirstInput(Op):
@@ -71,10 +75,16 @@ class Advance(_FirstInput):
 
 @_vectorize_node.register(_FirstInput)
 def _vectorize_first_input(op: _FirstInput, node: Apply, value: Variable, *rest: Variable) -> Any:
-    others = list(node.inputs[1:])
-    if isinstance(op, InTraining) and rest[0].type.ndim == value.type.ndim:
-        others = list(rest)
-    return op.make_node(value, *others)
+    if isinstance(op, InTraining):
+        return (
+            op.make_node(*pt.broadcast_arrays(value, rest[0]))
+            if rest[0].ndim != value.ndim
+            else op.make_node(value, *rest)
+        )
+    for old, new in zip(node.inputs[1:], rest, strict=True):
+        if new.type.ndim != old.type.ndim:
+            raise ValueError(BATCHED.format(given=new.type, wanted=old.type))
+    return op.make_node(value, *rest)
 
 
 def in_training(training: Any, prediction: Any) -> TensorVariable:
@@ -156,9 +166,9 @@ def advance(value: Any, moves: Mapping[SlotVariable, Any]) -> TensorVariable:
         if not isinstance(handle, SlotVariable) or handle.slot.role is not Role.STATISTIC:
             raise TypeError(NOT_A_STATISTIC.format(key=handle))
         new = pt.as_tensor(moves[handle])
-        if not handle.type.is_super(new.type) and (
-            new.type.dtype != handle.type.dtype or new.type.ndim != handle.type.ndim
-        ):
+        same = new.type.dtype == handle.type.dtype and new.type.ndim == handle.type.ndim
+        sizes = zip(new.type.shape, handle.type.shape, strict=False)
+        if not same or any(given not in (None, wanted) for given, wanted in sizes):
             raise TypeError(
                 WRONG_TYPE.format(address=handle.slot.address, given=new.type, wanted=handle.type)
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from types import MemberDescriptorType
 from typing import Any, ClassVar, dataclass_transform
 
 import attrs
@@ -13,7 +14,7 @@ __all__ = ["Module"]
 
 LONGEST_LINE = 88
 
-NO_SUCH_ARGUMENT = "{cls} has no argument {name!r}{hint}. Its arguments are {arguments}."
+NO_SUCH_ARGUMENT = "{cls} has no argument {name!r}.{hint} Its arguments are {arguments}."
 DECORATED = (
     "{cls} takes {names} by position. A subclass of {base} takes its fields by keyword: leave the decorator "
     "out (a subclass is frozen as it stands), or write @attrs.frozen(kw_only=True)."
@@ -72,9 +73,19 @@ class Module:
         super().__init_subclass__(**kwargs)
         if "__attrs_attrs__" in vars(cls):  # made again by a decorator of the user's
             cls._refuse_positional_fields(kw_only)
+            # attrs keeps the constructor that it finds, which knows nothing of the slots that it adds.
+            for name, member in list(vars(cls).items()):
+                if isinstance(member, MemberDescriptorType) or name in ("__getstate__", "__setstate__"):
+                    delattr(cls, name)
             return
         defaults = {name: vars(cls)[name] for name in inspect.get_annotations(cls) if name in vars(cls)}
         attrs.frozen(cls, kw_only=kw_only, slots=False, repr=False, field_transformer=_freeze_fields)
+        # A decorator that comes after takes the first two for the user's own and refuses them, though Module
+        # has the same, and replaces a repr that the class does not have itself.
+        for name in ("__setattr__", "__delattr__"):
+            if name in vars(cls):
+                delattr(cls, name)
+        cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
         # attrs takes the defaults out of the class; a decorator that comes after needs to find them again.
         for name, default in defaults.items():
             if not hasattr(cls, name):
@@ -94,16 +105,25 @@ class Module:
         for name in kwargs:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
+                hint = f" Did you mean {near[0]!r}?" if near else ""
                 raise TypeError(
                     NO_SUCH_ARGUMENT.format(
                         cls=cls.__name__,
                         name=name,
-                        hint=hint.rstrip("?"),
+                        hint=hint,
                         arguments=", ".join(sorted(known)) or "none",
                     )
                 )
         return super().__new__(cls)
+
+    # What another module builds is that one's attribute, also in a copy.
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        parent = vars(self).get("_parent")
+        return (
+            super().__reduce_ex__(protocol)
+            if parent is None
+            else (getattr, (parent, vars(self)["_attribute"]))
+        )
 
     # What hangs on a module besides its fields (its slots) is its own: copies and pickles leave it behind.
     def __getstate__(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ptml.layer import DefaultName, Layer
 from ptml.module import Module
 from ptml_state import Role, Slot, where
 from ptml_state.tree import tree_flatten, tree_map
-from ptml_state.where import find
+from ptml_state.where import AddressError, find
 
 __all__ = ["Placed", "lay_out", "replace", "select", "walk"]
 
@@ -130,7 +130,8 @@ class _Naming:
         return self.label.get(id(root), root.name) + layer.name.removeprefix(root.name)
 
 
-def _outermost(module: Any) -> Any:
+def outermost(module: Any) -> Any:
+    """Give the module that builds a module, or builds what builds it; itself where none does."""
     while (parent := vars(module).get("_parent")) is not None:
         module = parent
     return module
@@ -161,7 +162,7 @@ def lay_out(networks: Sequence[Any], slots: Iterable[Slot] | None = None) -> lis
         if slot.attribute is not None and id(slot.owner) not in naming.modules
     ]
     if strays:
-        naming = _Naming([*networks, *{id(top): top for top in map(_outermost, strays)}.values()])
+        naming = _Naming([*networks, *{id(top): top for top in map(outermost, strays)}.values()])
 
     placed: dict[Slot, Placed] = {}
     for key, module in naming.modules.items():
@@ -289,8 +290,8 @@ def replace(network: Any, selector: Any, new: Module | Callable[[Any], Module]) 
     """
     matched = {id(module): module for module in select(network, selector)}
     if not matched:
-        names = ", ".join(sorted({member.address for member in _members(network)}))
-        raise KeyError(f"{where(selector)!r} matches no part of the network, which has {names}.")
+        names = ", ".join(sorted({m.address for m in _members(network) if isinstance(m.value, Layer)}))
+        raise AddressError(f"{where(selector)!r} matches no part of the network, which has {names}.")
     made: dict[int, Any] = {}
 
     def swapped(node: Any) -> Any:

@@ -236,4 +236,4 @@ def pytensor_rng(key: Any) -> RandomGeneratorVariable:
     >>> bool((one == other).any())
     False
     """
-    return AsGenerator()(key, DrawNumber(_slot_of(key, "pytensor_rng")))
+    return AsGenerator()(key, DrawNumber(_slot_of(key, "pytensor_rng")), np.uint32(0))

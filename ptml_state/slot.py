@@ -178,8 +178,9 @@ def _restore_slot(fields: dict[str, Any]) -> Slot:
     living = _live.get(fields["uid"])
     if living is not None:
         return living
-    fields = {**fields, "ordinal": next(_ordinals)}
     made = Slot(**fields)
+    while next(_ordinals) < made.ordinal:  # what is made from now on comes after it
+        pass
     if made.attribute is not None:
         vars(made.owner).setdefault(made.attribute, made.handle)
     return made

@@ -36,6 +36,11 @@ LACKS = (
     "The state lacks {missing}, without which a prediction means nothing. Give the trained state: "
     "state=program, state=program.store or state=program.state."
 )
+MOVED = (
+    "The state has the value of {slot!r} at {old!r}, and here its address is {new!r}: layers without a name "
+    "are numbered by their positions, which differ. Give a name to each of the layers called {name!r}, or move "
+    "the values with state.rename({{old: new}})."
+)
 UNKNOWN = "The store has no {unknown}. Its leaves are {known}."
 INCOMPLETE = (
     "A state to load has a value for every leaf of the store; this one lacks {missing}. To write some leaves "
@@ -138,6 +143,8 @@ class Store:
             the store's values belong to another network.
         """
         at = {slot: address for address, place in self._places.items() for slot in (place.slot,)}
+        # A value that is known to be another slot's is never taken for this one's.
+        owned = {leaf.uid: leaf.address for leaf in self._unread.values() if leaf.uid is not None}
         cells: dict[Slot, Any] = {}
         missing: list[Place] = []
         for place in places:
@@ -152,6 +159,9 @@ class Store:
                 raise ValueError(
                     OTHER_OBJECT.format(address=address, old=old.owner or old, new=slot.owner or slot)
                 )
+            elif owned.get(slot.uid, address) != address:
+                name = address.split("/")[0].rsplit("_", 1)[0]
+                raise ValueError(MOVED.format(slot=slot, old=owned[slot.uid], new=address, name=name))
             elif address in self._unread:
                 cells[slot] = _cell(slot, address, _checked(slot, address, self._unread[address].value))
             else:

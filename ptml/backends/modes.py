@@ -25,7 +25,7 @@ UNKNOWN = (
     "backend is one of {known}; got {given!r}. For any other PyTensor mode write "
     "compile_kwargs={{'mode': ...}}."
 )
-NOT_INSTALLED = "The {name!r} backend needs the package {package!r}: pip install 'ptml[{name}]'."
+NOT_INSTALLED = "The {name!r} backend needs the package {package!r}: pip install 'ptml[{package}]'."
 TWO_MODES = "Give backend={backend!r} or compile_kwargs={{'mode': ...}}, not both."
 MLX_FLOAT64 = (
     "MLX has no float64 on Apple's GPUs, and {what} is float64. Build the network with "

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
+import numpy as np
 import pytensor
 from pytensor.compile.io import In, Out, SymbolicInput, SymbolicOutput
 from pytensor.compile.sharedvalue import SharedVariable
@@ -200,16 +202,21 @@ def build(
         observed, values = rest[: len(observed)], rest[len(observed) :]
         pairs = dict(zip(keys, values, strict=True))
 
-    every = [*results, *observed, *pairs.values()]
     entries = None if inputs is None else [_as_input(entry) for entry in inputs]
-    given = [] if entries is None else [entry.variable for entry in entries]
-    threaded = thread(results, observed, pairs, training=training, roots=given)
+    every = _with_roots(entries or [], [*results, *observed, *pairs.values()])
+    results, values = every[: len(results)], every[len(results) + len(observed) :]
+    observed = every[len(results) : len(results) + len(observed)]
+    pairs = dict(zip(pairs, values, strict=True))
+    threaded = thread(results, observed, pairs, training=training)
     if entries is None:
         entries = [In(variable) for variable in _collected_inputs(threaded)]
     placed = lay_out(calls_in(every), threaded.slots)
     updates_by_slot = checked_updates(threaded, {place.slot: place.address for place in placed})
 
     store, draw = _store_for(state, seed, placed, training)
+    if store.residence not in ("numpy", target.residence):
+        # Some linkers look at the values when they compile, and know no other library's arrays.
+        store.move("numpy", np.asarray)
     cells = store.cells_for(placed, draw=draw)
     target.load()
     target.check(
@@ -242,6 +249,11 @@ def build(
         placed=tuple(placed),
         outputs=tuple(threaded.outputs),
         updates=updates_by_slot,
+        shared=tuple(
+            dict.fromkeys(
+                v for v in [*threaded.roots, *threaded.shared_updates] if isinstance(v, SharedVariable)
+            )
+        ),
         structure=structure or (_one if isinstance(outputs, Variable | SymbolicOutput) else list),
         options={**options, "mode": target.mode},
     )
@@ -259,7 +271,16 @@ def _as_outputs(outputs: Any) -> list[SymbolicOutput]:
 
 
 def _as_input(entry: Any) -> SymbolicInput:
-    return entry if isinstance(entry, SymbolicInput) else In(entry)
+    return copy(entry) if isinstance(entry, SymbolicInput) else In(entry)
+
+
+def _with_roots(entries: Sequence[SymbolicInput], graph: list[Variable]) -> list[Variable]:
+    """Put a root in the place of each input that is computed from others, in the graph and the entry."""
+    computed = [entry for entry in entries if entry.variable.owner is not None]
+    roots = {entry.variable: entry.variable.type(name=entry.variable.name) for entry in computed}
+    for entry in computed:
+        entry.variable = roots[entry.variable]
+    return clone_replace(graph, roots) if roots else graph
 
 
 def _as_updates(updates: Any) -> dict[Variable, Variable]:

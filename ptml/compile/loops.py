@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +10,14 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable, clone_get_equiv
 from pytensor.graph.traversal import graph_inputs
+from pytensor.scan.op import Scan
 from pytensor.scan.utils import until
+from pytensor.tensor.subtensor import Subtensor
 
 from ptml.application import Reading
 from ptml.bits import FoldIn
 from ptml.compile.thread import sequence
-from ptml.flatten import flattened_graph
+from ptml.flatten import flattened_graph, outermost_calls
 from ptml.marks import Advance, InTraining
 from ptml_state import Role, Slot, SlotVariable
 
@@ -50,6 +52,7 @@ class _Step:
         every = [*self.outputs, *conditions]
         found = [r for r in dict.fromkeys(graph_inputs(every, self.arguments)) if not isinstance(r, Constant)]
         outer = [root for root in found if root not in self.arguments]
+        self.calls = outermost_calls(every)
         graph = flattened_graph(every, [*self.arguments, *outer])
         slots = dict.fromkeys(root.slot for root in outer if isinstance(root, Reading))
         carried = {slot: slot.type() for slot in slots}
@@ -81,6 +84,16 @@ class _Step:
         if self.condition is None:
             return [*outputs, *moved, *counted]
         return [*outputs, *moved, *counted], until(built[n])
+
+
+def _keep_calls(step: _Step, results: Sequence[Variable]) -> None:
+    """Note in a loop which layers its step calls, which number the unnamed among them."""
+    for result in results:
+        node = result.owner
+        if node is not None and isinstance(node.op, Subtensor):
+            node = node.inputs[0].owner
+        if node is not None and isinstance(node.op, Scan):
+            node.op.calls = tuple(step.calls)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -152,6 +165,7 @@ def scan(
         return step.build([*loop[:kept], *others], loop[kept:], iteration)
 
     results = pytensor.scan(carrying, outputs_info=[*infos, *readings, *counts], return_list=True, **common)
+    _keep_calls(step, results)
     outputs = list(results[: len(step.outputs)])
     if readings:
         final = [moved[-1] for moved in results[len(outputs) : len(outputs) + len(readings)]]

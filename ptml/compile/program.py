@@ -20,11 +20,17 @@ from ptml.compile.lower import lower
 from ptml.network import Placed
 from ptml_state import Leaf, Slot, SlotVariable, State, Store
 from ptml_state.leaf import type_text
+from ptml_state.where import AddressError
 
 __all__ = ["Program", "Timings"]
 
 WRONG_INPUT = "{name} takes {wanted}; got {given}. {remedy}"
+SHARED = (
+    "The program reads or writes the shared variables {names}, which are no part of a State: a pure program "
+    "depends on its arguments alone. Declare a slot instead, or give their values as inputs."
+)
 LACKS = "The state given to `pure` lacks {missing}, which the program reads."
+WRONG_LEAF = "The state given to `pure` has {address!r} as {given}, where {wanted} is declared."
 
 
 @attrs.define
@@ -100,6 +106,7 @@ class Program:
     _placed: tuple[Placed, ...]
     _outputs: tuple[Variable, ...]
     _updates: dict[Slot, Variable]
+    _shared: tuple[Variable, ...]
     _structure: Callable[[list[Any]], Any]
     _options: dict[str, Any]
 
@@ -168,6 +175,9 @@ class Program:
     @cached_property
     def _explicit(self) -> tuple[list[Variable], list[Variable]]:
         """The program with its state as inputs and outputs: (state and batch), (outputs and new values)."""
+        if self._shared:
+            names = ", ".join(map(str, self._shared))
+            raise ValueError(SHARED.format(names=names))
         entries = {place.slot: place.slot.type(name=place.address) for place in self._placed}
         results = lower([*self._outputs, *self._updates.values()], entries)
         return [*entries.values(), *self.inputs], results
@@ -198,17 +208,26 @@ class Program:
         """
         missing = [place.address for place in self._placed if place.address not in state]
         if missing:
-            raise KeyError(LACKS.format(missing=", ".join(missing)))
+            raise AddressError(LACKS.format(missing=", ".join(missing)))
         values = [np.asarray(state[place.address]) for place in self._placed]
         try:
             with self.backend.context():
                 results = self._pure_function(*values, *batch)
         except Exception as error:
-            raise self._explained(error, batch, {}) from error
+            raise self._wrong_leaf(state) or self._explained(error, batch, {}) from error
         n = len(self._outputs)
         dtypes = [slot.dtype for slot in self._updates]
         new = [np.array(value, dtype) for value, dtype in zip(results[n:], dtypes, strict=True)]
         return self._structure(self._arrays(results[:n])), self._after(state, new)
+
+    def _wrong_leaf(self, state: State) -> TypeError | None:
+        """Find a leaf of another shape than declared, or of a dtype that does not cast to it without loss."""
+        for place in self._placed:
+            slot, value = place.slot, state[place.address]
+            if value.shape != slot.shape or not np.can_cast(value.dtype, slot.dtype, "safe"):
+                wanted, given = _declared(slot.handle), type_text(value)
+                return TypeError(WRONG_LEAF.format(address=place.address, given=given, wanted=wanted))
+        return None
 
     def _after(self, state: State, new: Sequence[Any]) -> State:
         addresses = {place.slot: place.address for place in self._placed}
@@ -236,6 +255,9 @@ class Program:
         -----
         JAX decides what becomes of 64-bit numbers: unless ``jax_enable_x64`` is set, it makes them
         32-bit ones, clocks among them.
+
+        On a device mesh its axes are of type ``jax.sharding.AxisType.Auto``, so that JAX finds out by itself
+        where what is computed lives.
         """
         from ptml.backends.jax.export import jax_function
 
@@ -245,6 +267,8 @@ class Program:
         n = len(self._outputs)
 
         def pure(state: State, *batch: Any) -> tuple[Any, State]:
+            if (wrong := self._wrong_leaf(state)) is not None:
+                raise wrong
             results = compute(*(state[address] for address in addresses), *batch)
             return self._structure(list(results[:n])), self._after(state, results[n:])
 

@@ -12,17 +12,18 @@ from functools import partial
 import attrs
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.basic import Constant, Variable, equal_computations
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import dfs_rewriter
 from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.scan.op import Scan
 from pytensor.scan.rewriting.io import scan_remove_unused
 
-from ptml.application import DrawNumber, Reading
+from ptml.application import Application, DrawNumber, Reading
 from ptml.bits import Numbered
 from ptml.flatten import flattened_graph, is_marked, rewritten_inside
 from ptml.marks import Advance, InTraining
+from ptml.rng import next_generators
 from ptml_state import Role, Slot, SlotVariable
 
 __all__ = ["Threaded", "sequence", "thread"]
@@ -30,6 +31,17 @@ __all__ = ["Threaded", "sequence", "thread"]
 BARE_SCAN = (
     "{layers} would {what} inside a pytensor.scan, which carries no state from one iteration to the next. "
     "Write ptml.scan, which takes the same arguments."
+)
+
+COPIED = (
+    "One call of {owner} stands in this graph twice, on different inputs: a part of the graph was copied by "
+    "clone_replace, vectorize_graph or givens, and the two would move one statistic at the same moment. Call "
+    "the layer on the other input as well, instead of copying what a call gave."
+)
+OUT_OF_ORDER = (
+    "{owner} is called several times in this graph, and what an earlier call reads depends on a later one, "
+    "through givens or clone_replace. Its statistics go from call to call in the order of the calls: call "
+    "the layers anew, in the order in which the data flow."
 )
 
 
@@ -72,7 +84,6 @@ def thread(
     updates: Mapping[Variable, Variable] | None = None,
     *,
     training: bool = True,
-    roots: Iterable[Variable] = (),
 ) -> Threaded:
     """Resolve a graph for training or prediction.
 
@@ -86,19 +97,16 @@ def thread(
         New values, by slot handle or shared variable. They decide what advances as the outputs do.
     training : bool
         Whether anything advances.
-    roots : iterable of Variable
-        Variables that are taken as inputs although they are computed from others.
     """
     updates = dict(updates or {})
     every = [*outputs, *observed, *updates.values()]
-    blockers = [root for root in roots if root.owner is not None]
-    found = [root for root in dict.fromkeys(graph_inputs(every, blockers)) if not isinstance(root, Constant)]
-    graph = flattened_graph(every, [*blockers, *(root for root in found if root not in blockers)])
+    graph = flattened_graph(every)
     driving = [*range(len(outputs)), *range(len(outputs) + len(observed), len(every))]
 
     written = {key.slot for key in updates if isinstance(key, SlotVariable)}
     moved: dict[Slot, int] = {}
     if training:
+        _refuse_bare_scans(graph, _used_outside_loops(graph))
         moved = sequence(graph, driving, {}, skip=written)
     _settle(graph, training)
     drawn = _number_draws(graph, driving)
@@ -145,6 +153,11 @@ def sequence(
     -------
     dict
         For each slot that moves, the index among the graph's outputs of the value it ends with.
+
+    Raises
+    ------
+    ValueError
+        If one application stands in the graph on two inputs, or one depends on a later one.
     """
     skip = set(skip)
     reached = set(ancestors([graph.outputs[i] for i in driving]))
@@ -153,7 +166,10 @@ def sequence(
         if isinstance(node.op, Advance) and node.outputs[0] in reached:
             for read, new in Advance.moves(node):
                 if isinstance(read, Reading) and read.slot not in skip:
-                    new_values.setdefault(read, new)
+                    first = new_values.setdefault(read, new)
+                    # Gradients compute what they need once more, and that is the same application.
+                    if first is not new and not equal_computations([first], [new]):
+                        raise ValueError(COPIED.format(owner=repr(read.slot.owner or read.slot)))
     ordered = sorted(new_values, key=lambda read: read.ordinal)
     position: dict[Reading, int] = {}
     for read in ordered:
@@ -163,6 +179,8 @@ def sequence(
     for read in ordered:
         slot = read.slot
         before = graph.outputs[last[slot]] if slot in last else start.get(slot, slot.handle)
+        if slot in last and read in ancestors([before]):
+            raise ValueError(OUT_OF_ORDER.format(owner=repr(slot.owner or slot)))
         graph.replace(read, before, reason="sequence", import_missing=True)
         last[slot] = position[read]
     return last
@@ -185,27 +203,54 @@ def _resolve_marks(graph: FunctionGraph, training: bool) -> None:
         elif isinstance(node.op, InTraining):
             chosen = [node.inputs[0 if training else 1]]
         elif isinstance(node.op, Scan) and is_marked(node.op):
-            if training:
-                _refuse_bare_scan(node)
             chosen = rewritten_inside(node, partial(_resolve_marks, training=training))
         else:
+            used = [(old, new) for old, new in next_generators(node) if graph.clients[old]]
+            graph.replace_all(used, reason="next generator", import_missing=True)
             continue
         graph.replace_all(zip(node.outputs, chosen, strict=True), reason="resolve", import_missing=True)
 
 
-def _refuse_bare_scan(node: Apply) -> None:
-    inner = node.op.fgraph.unfreeze()
-    for inside in flattened_graph(inner.outputs, inner.inputs).toposort():
-        # A draw of ptml.scan's has a key of its own in every iteration.
-        if isinstance(inside.op, Numbered) and inside.inputs[0].owner is None:
-            kind, what = DrawNumber, "draw the same numbers in every iteration"
-        elif isinstance(inside.op, Advance):
-            kind, what = Reading, "move no statistic"
-        else:
+def _refuse_bare_scans(graph: FunctionGraph, outside: Iterable[Variable]) -> None:
+    """Refuse what would have to advance in a loop that carries nothing.
+
+    Parameters
+    ----------
+    graph : FunctionGraph
+        A flattened graph.
+    outside : iterable of Variable
+        The uses that stand outside of any loop. A loop that has them too, such as that of a Jacobian,
+        computes again what was computed there.
+    """
+    outside = set(outside)
+    for node in graph.toposort():
+        if not isinstance(node.op, Scan) or not is_marked(node.op):
             continue
-        owners = [v.slot.owner or v.slot for v in node.inputs if isinstance(v, kind)]
-        layers = ", ".join(dict.fromkeys(map(repr, owners))) or "A layer"
-        raise ValueError(BARE_SCAN.format(layers=layers, what=what))
+        inner = node.op.fgraph.unfreeze()
+        position = node.op.get_oinp_iinp_iout_oout_mappings()["outer_inp_from_inner_inp"]
+        outer = {variable: node.inputs[position[i]] for i, variable in enumerate(inner.inputs)}
+        body = flattened_graph(inner.outputs, inner.inputs)
+        for inside in body.toposort():
+            # A draw of ptml.scan's has a key of its own in every iteration.
+            if isinstance(inside.op, Numbered) and inside.inputs[0].owner is None:
+                uses, what = [outer[inside.inputs[1]]], "draw the same numbers in every iteration"
+            elif isinstance(inside.op, Advance):
+                uses, what = [outer[read] for read, _ in Advance.moves(inside)], "move no statistic"
+            else:
+                continue
+            if not outside.issuperset(uses):
+                owners = [use.slot.owner or use.slot for use in uses if isinstance(use, Application)]
+                layers = ", ".join(dict.fromkeys(map(repr, owners))) or "A layer"
+                raise ValueError(BARE_SCAN.format(layers=layers, what=what))
+        _refuse_bare_scans(body, {variable for variable in inner.inputs if outer[variable] in outside})
+
+
+def _used_outside_loops(graph: FunctionGraph) -> list[Variable]:
+    return [
+        root
+        for root in graph.inputs
+        if isinstance(root, Application) and any(not isinstance(n.op, Scan) for n, _ in graph.clients[root])
+    ]
 
 
 def _number_draws(graph: FunctionGraph, driving: Iterable[int]) -> list[Slot]:

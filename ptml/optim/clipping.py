@@ -77,7 +77,9 @@ class ClipByGlobalNorm(Transform, kw_only=False):
         unit = pt.switch(pt.gt(largest, 0) & finite, largest, as_scalar(1.0, dtype))
         # The switch also keeps rewrites from joining the unit with the norm into a product that overflows.
         relative = {p: pt.switch(finite, amount / unit, amount) for p, amount in wide.items()}
-        norm = pt.sqrt(pt.sum(pt.stack([pt.sum(pt.sqr(amount)) for amount in relative.values()])))
+        squares = pt.stack([pt.sum(pt.sqr(amount)) for amount in relative.values()])
+        # By default PyTensor would add float32 up in float64, which JAX has only where it is told to.
+        norm = pt.sqrt(pt.sum(squares, acc_dtype=dtype))
         within = pt.le(norm, bound / unit)
         factor = bound / pt.switch(within, as_scalar(1.0, dtype), norm)
         return updates.with_amounts(

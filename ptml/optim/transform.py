@@ -26,6 +26,7 @@ TWO_RULES = (
     "A chain holds one rule, which makes a step of gradients; this one holds {rules}, and each behind the "
     "first would read a step as if it were a gradient. Keep one of them."
 )
+CALLED_WITHOUT = "The rule is the class {name}. Call it with its hyperparameters, such as {name}(1e-3)."
 NO_RULE = (
     "{rule} ends in gradients: nothing in it decides a step, and to add gradients to the parameters would "
     "climb. Put a rule into it, such as chain(..., sgd(0.1))."
@@ -229,8 +230,10 @@ def take_step(rule: Callable[..., Updates], loss: Any, parameters: Iterable[Slot
     ValueError
         If what comes out is gradients: there is no rule in the chain.
     TypeError
-        If it is no updates at all.
+        If it is no updates at all, or the rule is a class.
     """
+    if isinstance(rule, type):
+        raise TypeError(CALLED_WITHOUT.format(name=rule.__name__.lower()))
     return as_steps(_checked(rule(loss, as_parameters(parameters)), rule), _shown(rule))
 
 

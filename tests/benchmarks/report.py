@@ -93,18 +93,18 @@ def _steps(workload: str, results: Results) -> str:
                 name,
                 _micro(_typical(result, "step")),
                 _micro(min(r["step"]["p10"] for r in result["rounds"])),
+                _micro(median(r["step"]["cpu"] for r in result["rounds"])),
                 _ratio(ran, name, best["step"], "step"),
                 _ratio(ran, name, OURS, "step"),
                 _micro(_typical(result, "predict")),
                 _ratio(ran, name, best["predict"], "predict"),
-                f"{median(r['step']['cpus'] for r in result['rounds']):.1f}",
                 f"{max(r['predict']['peak'] for r in result['rounds']) / 1e6:.0f}",
                 f"{result['cold']['peak'] / 1e6:.0f}",
                 verdict(workload, result),
             ]
         )
-    head = ["framework", "step µs", "best round's p10", "x best peer", f"x {OURS}"]
-    head += ["predict µs", "x best peer", "CPUs", "peak MB", "peak MB cold", "first losses"]
+    head = ["framework", "step µs", "best round's p10", "CPU µs", "x best peer", f"x {OURS}"]
+    head += ["predict µs", "x best peer", "peak MB", "peak MB cold", "first losses"]
     return _table(head, rows)
 
 

@@ -733,7 +733,9 @@ def test_labels_are_checked_also_where_nothing_but_the_gradient_is_computed():
         (BinaryCrossEntropy(), [[1.5, 0.5]], [[1.0, 0.0]]),
     ],
 )
-def test_logits_where_probabilities_are_expected_are_refused_on_backends_that_can_raise(loss, prediction, target):
+def test_logits_where_probabilities_are_expected_are_refused_on_backends_that_can_raise(
+    loss, prediction, target
+):
     P, T = pt.matrix("P"), pt.tensor("T", shape=(None,) * np.ndim(target), dtype=np.asarray(target).dtype)
     for mode in (Mode("py", "fast_compile"), "NUMBA"):
         run = pytensor.function([P, T], loss(P, T), mode=mode)

@@ -231,3 +231,21 @@ def test_what_one_backend_trained_every_other_reads(backend, float32):
     step(x)
     np.testing.assert_allclose(step.state["two/p"], [-0.2, -0.2], rtol=1e-6)
     np.testing.assert_allclose(taken["two/p"], [-0.1, -0.1], rtol=1e-6)
+
+
+def test_a_taken_state_is_never_handed_to_another_unnamed_layer():
+    one, other = Linear(n_in=2, n_out=2, bias=False), Linear(n_in=2, n_out=2, bias=False)
+    X = Input("X", (None, 2))
+    options = {"compile_kwargs": {"mode": Mode(linker="py", optimizer="fast_compile")}}
+    step = compile_train((Sequential(one, other)(X) ** 2).mean(), sgd(0.1), seed=0, **options)
+    step.store.set({one.W: np.eye(2), other.W: 2 * np.eye(2)})
+    assert [address for address, role in step.state.roles.items() if role is Role.PARAMETER] == [
+        "Linear_1/W",
+        "Linear_2/W",
+    ]
+    assert step([[1.0, 1.0]]) == 4
+    swapped = Sequential(other, one)(X)
+    with pytest.raises(ValueError, match=r"'Linear_2/W', and here its address is 'Linear_1/W'.*Give a name"):
+        ptml.compile_predict(swapped, state=step.state, **options)
+    with pytest.raises(ValueError, match=r"'Linear_2/W', and here it would be at 'Linear_1/W'.*Give a name"):
+        ptml.compile_predict(swapped, state=step, **options)

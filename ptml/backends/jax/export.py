@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,8 @@ def jax_function(graph: FunctionGraph) -> Callable[..., Any]:
     Returns
     -------
     callable
-        From the graph's inputs to a tuple of its outputs, untraced.
+        From the graph's inputs to a tuple of its outputs, untraced. Where JAX has no 64-bit numbers, those of
+        the graph are 32-bit ones, without a warning for each.
     """
     from pytensor.link.jax.dispatch import jax_funcify
 
@@ -32,4 +34,11 @@ def jax_function(graph: FunctionGraph) -> Callable[..., Any]:
     load()
     register_jax()
     JAX.optimizer.rewrite(graph)
-    return jax_funcify(graph)
+    compute = jax_funcify(graph)
+
+    def without_warnings(*inputs: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
+            return compute(*inputs)
+
+    return without_warnings

@@ -16,12 +16,10 @@ __all__ = ["JAX"]
 
 def _is_wide(node: Apply) -> bool:
     """Say whether a reduction accumulates in another float dtype than its result's."""
+    if not isinstance(node.op, CAReduce):
+        return False
     wanted = node.outputs[0].type.dtype
-    return (
-        isinstance(node.op, CAReduce)
-        and wanted.startswith("float")
-        and node.op.acc_dtype not in (None, wanted)
-    )
+    return wanted.startswith("float") and node.op.acc_dtype not in (None, wanted)
 
 
 def _holds_wide(graph: FunctionGraph) -> bool:

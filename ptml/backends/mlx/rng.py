@@ -14,10 +14,10 @@ from ptml.rng import AsGenerator
 
 @mlx_funcify.register(AsGenerator)
 def mlx_as_generator(op: AsGenerator, **kwargs: Any) -> Callable:
-    def as_generator(leaf, number):
+    def as_generator(leaf, number, position):
         root = blocks(leaf[:2], 1)
         # Words 0 and 2 of two blocks are the block of counter (0, 2).
         word = blocks(root ^ mx.stack([leaf[2], number]), 2)[::2]
-        return word ^ mx.stack([leaf[3], mx.array(0, dtype=mx.uint32)])
+        return word ^ mx.stack([leaf[3], position])
 
     return as_generator

@@ -138,6 +138,10 @@ def _optimised(module: ir.Module | str, optimise: bool) -> llvm.ModuleRef:
         options.loop_unrolling = True
         passes = llvm.create_pass_builder(target.machine, options)
         passes.getModulePassManager().run(parsed, passes)
+        # Vector forms of functions are called since the loops were vectorized, after LLVM inlined.
+        late = llvm.create_new_module_pass_manager()
+        late.add_always_inliner_pass()
+        late.run(parsed, passes)
     return parsed
 
 
@@ -210,4 +214,7 @@ def load_object(object_bytes: bytes) -> Native:
     """
     if not object_bytes.startswith(_MAGIC):
         raise ValueError(NOT_AN_OBJECT.format(size=len(object_bytes)))
-    return Native(object_bytes)
+    try:
+        return Native(object_bytes)
+    except RuntimeError as error:
+        raise ValueError(NOT_AN_OBJECT.format(size=len(object_bytes))) from error

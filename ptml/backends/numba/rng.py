@@ -21,10 +21,11 @@ _VERSION = 1
 
 # Only Python can make a generator; Numba's compiled draws then move it on without Python.
 _AS_GENERATOR = """\
-def as_generator(leaf, number):
+def as_generator(leaf, number, position):
     root0, root1 = threefry_block(leaf[0], leaf[1], np.uint32(0), np.uint32(1))
     word0, word1 = threefry_block(root0 ^ leaf[2], root1 ^ number.item(), np.uint32(0), np.uint32(2))
     word0 = np.uint32(word0 ^ leaf[3])
+    word1 = np.uint32(word1 ^ position.item())
     with numba.objmode(rng=types.npy_rng):
         rng = seeded(word0, word1)
     return rng

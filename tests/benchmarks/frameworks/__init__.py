@@ -39,10 +39,10 @@ class Framework:
 
 FRAMEWORKS = {
     "ptml-numba": Framework("with_ptml", "numba", ("ptml", "pytensor", "numba")),
-    "ptml-c": Framework("with_ptml", "c", ("ptml",)),
-    "ptml-jax": Framework("with_ptml", "jax", ("ptml", "jax")),
+    "ptml-c": Framework("with_ptml", "c", ("ptml", "pytensor")),
+    "ptml-jax": Framework("with_ptml", "jax", ("ptml", "pytensor", "jax")),
     # Its matrix products are slow on anything but Apple's machines.
-    "ptml-mlx": Framework("with_ptml", "mlx", ("ptml", "mlx"), default=False),
+    "ptml-mlx": Framework("with_ptml", "mlx", ("ptml", "pytensor", "mlx"), default=False),
     "jax-optax": Framework("with_jax", "raw", ("jax", "optax"), peer=True),
     "jax-equinox": Framework("with_equinox", "filter_jit", ("jax", "optax", "equinox"), peer=True),
     "torch-eager": Framework("with_torch", "eager", ("torch",), peer=True),

@@ -105,15 +105,15 @@ def test_a_leaf_that_is_missing_is_named():
     step = step_on("python")
     (batch,) = batches(1)
     with pytest.raises(KeyError, match=r"lacks bn/running_mean, adam/step_count, which the program reads"):
-        step.pure(step.state.drop(["bn/running_mean", "adam/step_count"]), *batch)
+        step.pure(step.state.drop("bn/running_mean").drop("adam/step_count"), *batch)
 
 
 def test_a_leaf_of_another_shape_or_dtype_is_named():
     step = step_on("python")
     (batch,) = batches(1)
-    for wrong in (np.zeros(7, "float32"), np.zeros(6, "float64")):
+    for wrong, given in ((np.zeros(7, "float32"), r"float32\[7\]"), (np.zeros(6), r"float64\[6\]")):
         state = step.state.drop("fc1/b") | State({"fc1/b": wrong})
-        with pytest.raises((TypeError, ValueError), match=r"fc1/b"):
+        with pytest.raises(TypeError, match=rf"has 'fc1/b' as {given}, where float32\[6\] is declared"):
             step.pure(state, *batch)
 
 

@@ -119,7 +119,7 @@ def test_integers_and_wider_floats_are_refused_with_the_cast_to_write(float32):
         ({"n_in": 2, "n_out": 1, "bias": "no"}, TypeError, r"bias must be True or False; got 'no'"),
         ({"n_in": 2, "n_out": 1, "bias_initializer": Zeros}, TypeError, r"Write bias_initializer=Zeros\(\)"),
         ({"n_in": 2, "n_out": 1, "weight_initializer": 0.1}, TypeError, r"must be an initializer.*got 0.1"),
-        ({"n_in": 2, "nout": 1}, TypeError, r"Linear has no argument 'nout'; did you mean 'n_out'"),
+        ({"n_in": 2, "nout": 1}, TypeError, r"Linear has no argument 'nout'. Did you mean 'n_out'"),
         ({"n_in": 2}, TypeError, r"n_out"),
     ],
 )

@@ -189,3 +189,10 @@ def test_a_chain_can_be_made_by_its_class():
     assert eval("Chain(Scale(0.5), Sgd(0.1))", {"Chain": Chain, "Scale": scale, "Sgd": sgd}) == chain(
         scale(0.5), sgd(0.1)
     )
+
+
+@pytest.mark.parametrize("rule", [adam, sgd])
+def test_a_rule_that_was_not_called_is_refused_with_the_call_to_write(rule):
+    name = rule.__name__.lower()
+    with pytest.raises(TypeError, match=rf"Call it with its hyperparameters, such as {name}\(1e-3\)"):
+        take_step(rule, pt.scalar("loss"), [])

@@ -1,0 +1,198 @@
+"""The linker: PyTensor's door to plans, for any graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Apply
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+from pytensor.link.basic import Container, PerformLinker
+from pytensor.link.utils import map_storage
+from pytensor.scalar.basic import ScalarType
+
+from ptml.backends.numba.plan.errors import Unsupported, raise_at
+from ptml.backends.numba.plan.memory import Live, Value
+from ptml.backends.numba.plan.planner import Planner, Start, layout
+from ptml.backends.numba.plan.schedule import Schedule, inline_nested
+from ptml.backends.numba.plan.table import KernelError, Table
+
+__all__ = ["PLAN", "PlanLinker", "PlanVM"]
+
+#: How many layouts of its inputs a program keeps tables for.
+MAX_TABLES = 16
+
+
+class PlanLinker(PerformLinker):
+    """Links a graph as tables of kernels over planned memory.
+
+    Use it through the mode ``PLAN``, which leaves out the rewrites that plans make superfluous.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pytensor
+    >>> import pytensor.tensor as pt
+    >>> from ptml.backends.numba.plan import PLAN
+    >>> x = pt.vector("x", dtype="float64")
+    >>> f = pytensor.function([x], (x**2).sum(), mode=PLAN)
+    >>> f(np.arange(4.0))
+    array(14.)
+    """
+
+    required_rewrites = ("minimum_compile", "scan_save_mem_no_prealloc")
+    # In-place writing is the planner's own; so are BLAS calls and the fusion of reductions. Preallocated
+    # traces of loops want PyTensor's own VM.
+    incompatible_rewrites = (
+        "cxx_only",
+        "BlasOpt",
+        "local_careduce_fusion",
+        "scan_reduce_trace_prealloc",
+        "inplace",
+    )
+
+    def make_all(
+        self, input_storage: Any = None, output_storage: Any = None, storage_map: Any = None
+    ) -> tuple[PlanVM, list[Container], list[Container], list[Any], list[Apply]]:
+        """Link the accepted graph; tables are planned at the first call with inputs of a layout."""
+        fgraph = self.fgraph
+        inline_nested(fgraph)
+        order = self.schedule(fgraph)
+        input_storage, output_storage, storage_map = map_storage(
+            fgraph, order, input_storage, output_storage, storage_map
+        )
+        vm = PlanVM(Schedule(fgraph, order), input_storage, output_storage)
+        inputs = [Container(v, s) for v, s in zip(fgraph.inputs, input_storage, strict=True)]
+        outputs = [
+            Container(v, s, readonly=True) for v, s in zip(fgraph.outputs, output_storage, strict=True)
+        ]
+        return vm, inputs, outputs, [vm], order
+
+
+class PlanVM:
+    """Runs a graph by tables, which it plans when it meets a new layout of inputs.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    input_storage, output_storage : sequence of list
+        PyTensor's one-element lists, where inputs are found, cells among them, and results left.
+    """
+
+    #: Cells are written here, and nothing has to be cleared: PyTensor then does nothing for each leaf.
+    need_update_inputs = False
+    allow_gc = False
+
+    def __init__(
+        self, schedule: Schedule, input_storage: Sequence[list], output_storage: Sequence[list]
+    ) -> None:
+        self.schedule = schedule
+        self.fgraph: FunctionGraph = schedule.fgraph
+        self.tables: dict[Any, Table] = {}
+        self._cells = [input_storage[k] for k in schedule.cells]
+        self._inputs = [input_storage[k] for k in schedule.inputs]
+        self._results = list(output_storage[: len(schedule.results)])
+        self._scalar_results = [isinstance(v.type, ScalarType) for v in schedule.results]
+        self._variables = [self.fgraph.inputs[k] for k in (*schedule.cells, *schedule.inputs)]
+        self._bound: list[int] = []
+        self._cell_layout: Any = None
+
+    def __call__(self) -> list[Any]:
+        live = [storage[0] for storage in self._cells]
+        bound = list(map(id, live))
+        if bound != self._bound:
+            self._bind(live)
+        inputs = [storage[0] for storage in self._inputs]
+        live += inputs
+        key = (self._cell_layout, *map(layout, inputs))
+        table = self.tables.get(key)
+        if table is None:
+            table = self._first_table(key, live)
+        while True:
+            try:
+                table.run(live)
+            except KernelError as error:
+                self._raise(error.step, live)
+            step = table.step
+            if step is None:
+                break
+            try:
+                made = step(live)
+            except Exception:
+                raise_at(self.fgraph, step.node, step.thunk)
+            live += made
+            key = tuple(map(layout, made))
+            following = table.following.get(key)
+            if following is None:
+                following = self._keep(table.following, key, table.resume(live).plan())
+            table = following
+        return self._finish(table.finish, live)
+
+    def _bind(self, cells: list[Any]) -> None:
+        """Take note that some cells hold other arrays than at the last call."""
+        self._bound = list(map(id, cells))
+        self._cell_layout = tuple(map(layout, cells))
+
+    def _first_table(self, key: Any, live: list[Any]) -> Table:
+        starting = {v: Value(value, Live(k)) for k, (v, value) in enumerate(zip(self._variables, live, strict=True))}
+        try:
+            planned = Planner(self.schedule, live, Start(0, starting), in_place=True).plan()
+        except Unsupported:
+            planned = Planner(self.schedule, live, Start(0, starting), in_place=False).plan()
+        return self._keep(self.tables, key, planned)
+
+    @staticmethod
+    def _keep(tables: dict[Any, Table], key: Any, table: Table) -> Table:
+        """Keep a table, and forget the oldest one where there are too many."""
+        if len(tables) >= MAX_TABLES:
+            del tables[next(iter(tables))]
+        tables[key] = table
+        return table
+
+    def _raise(self, step: Any, live: list[Any]) -> None:
+        try:
+            step(live)
+        except Exception:
+            raise_at(self.fgraph, step.node, step.thunk)
+
+    def _finish(self, finish: Any, live: list[Any]) -> list[Any]:
+        results = []
+        for find, storage, scalar in zip(finish.results, self._results, self._scalar_results, strict=True):
+            value = find(live)
+            if isinstance(value, np.ndarray):
+                value = value[()] if scalar else value.copy()
+            storage[0] = value
+            results.append(value)
+        new = [
+            (self._cells[k], value.copy() if from_cell and isinstance(value, np.ndarray) else value)
+            for k, find, from_cell in finish.commits
+            for value in (find(live),)
+        ]
+        for storage, value in new:
+            _write(storage, value)
+        return results
+
+
+def _write(storage: list[Any], value: Any) -> None:
+    """Give a cell a new value, in the array that it has where that fits."""
+    old = storage[0]
+    if not isinstance(value, np.ndarray):
+        storage[0] = value
+    elif (
+        isinstance(old, np.ndarray)
+        and old.shape == value.shape
+        and old.dtype == value.dtype
+        and old.flags.writeable
+    ):
+        np.copyto(old, value)
+    else:
+        storage[0] = value.copy()
+
+
+_QUERY = RewriteDatabaseQuery(include=["fast_run", *PlanLinker.required_rewrites])
+
+#: The mode that compiles to plans: ``pytensor.function(..., mode=PLAN)``.
+PLAN = Mode(PlanLinker(), _QUERY.excluding(*PlanLinker.incompatible_rewrites))

@@ -1,0 +1,103 @@
+"""Elementary functions as LLVM instructions that LLVM's loop vectorizer turns into vector code.
+
+A call of the C library's tanh in a loop keeps the loop scalar. The functions here are arithmetic and selections
+without branches, calls or tables, so that a loop around them is as vectorizable as one around an addition. Each is
+written into a module once, as a private function that is inlined, by `emit`.
+
+None of their instructions carries a fast-math flag, whatever flags the caller's carry: the low parts that make the
+results right must not be reassociated away. They rely on denormal numbers being kept, as they are unless a process
+has told its processor otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from ptml.backends.numba.vectormath import (
+    error_function,
+    exponential,
+    lane,
+    logarithm,
+    power,
+    trigonometric,
+)
+
+__all__ = ["ARITY", "BOUNDS", "SUPPORTED", "emit"]
+
+UNKNOWN = "emit has no function {name!r}; it has {known}."
+ARGUMENTS = "{name} takes {arity} argument(s); got {given}."
+TYPES = "emit takes float or double values of one type; {name} got {given}. Convert them first."
+
+_FUNCTIONS: dict[str, Callable[..., lane.Real]] = {
+    "cos": trigonometric.cos,
+    "erf": error_function.erf,
+    "erfc": error_function.erfc,
+    "exp": exponential.exp,
+    "exp2": exponential.exp2,
+    "expm1": exponential.expm1,
+    "log": logarithm.log,
+    "log10": logarithm.log10,
+    "log1p": logarithm.log1p,
+    "log2": logarithm.log2,
+    "pow": power.power,
+    "rsqrt": power.reciprocal_root,
+    "sigmoid": exponential.sigmoid,
+    "sin": trigonometric.sin,
+    "softplus": logarithm.softplus,
+    "sqrt": power.root,
+    "tanh": exponential.tanh,
+}
+
+#: The functions that `emit` writes.
+SUPPORTED: frozenset[str] = frozenset(_FUNCTIONS)
+
+#: How many arguments each takes.
+ARITY: dict[str, int] = {name: 2 if name == "pow" else 1 for name in sorted(SUPPORTED)}
+
+
+def emit(name: str, builder: ir.IRBuilder, *args: ir.Value) -> ir.Value:
+    """Write the call of a function, and the function itself where its module has it not yet.
+
+    Parameters
+    ----------
+    name : str
+        One of `SUPPORTED`.
+    builder : llvmlite.ir.IRBuilder
+        Where to write the call.
+    *args : llvmlite.ir.Value
+        One value, or two for ``"pow"``, of `ir.FloatType` or `ir.DoubleType`.
+
+    Returns
+    -------
+    llvmlite.ir.Value
+        The result, of the arguments' type. `BOUNDS` says how near it is to the true value.
+
+    Raises
+    ------
+    ValueError
+        If there is no such function, or it takes another number of arguments.
+    TypeError
+        If the values are of other types, or of different ones.
+
+    Examples
+    --------
+    >>> from llvmlite import ir
+    >>> from ptml.backends.numba.vectormath import emit
+    >>> module, double = ir.Module(), ir.DoubleType()
+    >>> function = ir.Function(module, ir.FunctionType(double, [double]), "squash")
+    >>> builder = ir.IRBuilder(function.append_basic_block())
+    >>> result = builder.ret(emit("tanh", builder, function.args[0]))
+    >>> "ptml.tanh.double" in module.globals
+    True
+    """
+    if name not in _FUNCTIONS:
+        raise ValueError(UNKNOWN.format(name=name, known=", ".join(sorted(SUPPORTED))))
+    if len(args) != ARITY[name]:
+        raise ValueError(ARGUMENTS.format(name=name, arity=ARITY[name], given=len(args)))
+    kind = args[0].type
+    if not isinstance(kind, ir.FloatType | ir.DoubleType) or any(argument.type != kind for argument in args):
+        raise TypeError(TYPES.format(name=name, given=", ".join(str(argument.type) for argument in args)))
+    callee = lane.function(builder.module, name, ARITY[name], kind, _FUNCTIONS[name])
+    return builder.call(callee, args)

@@ -1,0 +1,141 @@
+"""exp and what is made of it: exp2, expm1, tanh, sigmoid.
+
+``exp(x) = 2**n * exp(r)`` with n the whole number nearest ``x / ln 2``, so that ``|r| <= ln(2) / 2``; ln 2 is
+subtracted in two parts, the first short enough for ``n`` times it to be exact (W. J. Cody and W. Waite,
+Software Manual for the Elementary Functions, 1980, chapter 6). On that interval ``exp(r) = 1 + r + r*r*Q(r)``
+with Q the polynomial of least greatest error, by Remez' exchange, its coefficients then rounded.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ptml.backends.numba.vectormath.lane import Integer, Real, constant, polynomial, power_of_two, select
+
+__all__ = ["exp", "exp2", "expm1", "scaled_exp", "sigmoid", "tanh"]
+
+# ln 2, its first part with 15 (41) bits: a whole number below 2**8 (2**11) times it is exact.
+LN2 = {
+    "float": (0.693145751953125, 1.428606765330187e-06),
+    "double": (0.6931471805601177, -1.7239444525614835e-13),
+}
+# Q, to 2**-29 (2**-57) of exp.
+Q = {
+    "float": (
+        0.5,
+        0.1666666716337204,
+        0.04166635125875473,
+        0.00833327230066061,
+        0.0013941169017925858,
+        0.00019914386211894453,
+    ),
+    "double": (
+        0.5000000000000006,
+        0.16666666666666685,
+        0.041666666666572684,
+        0.008333333333314373,
+        0.0013888888932752704,
+        0.00019841269903599678,
+        2.4801503938946513e-05,
+        2.7557227373793657e-06,
+        2.762654628027959e-07,
+        2.5114676028517782e-08,
+    ),
+}
+# (2**r - 1) / r for |r| <= 1/2.
+P2 = {
+    "float": (
+        0.6931471824645996,
+        0.24022650718688965,
+        0.05550327152013779,
+        0.00961800292134285,
+        0.0013400502502918243,
+        0.00015476571570616215,
+    ),
+    "double": (
+        0.6931471805599453,
+        0.24022650695910133,
+        0.05550410866482174,
+        0.009618129107592834,
+        0.001333355814637839,
+        0.00015403530458785823,
+        1.5252733868182404e-05,
+        1.3215434432558172e-06,
+        1.0178046190521005e-07,
+        7.073931007930697e-09,
+        4.457428258149661e-10,
+    ),
+}
+# Where exp is 0 and where it is infinite, after rounding; the same for exp2.
+RANGE = {"float": (-105.0, 89.0), "double": (-747.0, 710.0)}
+RANGE2 = {"float": (-151.0, 129.0), "double": (-1076.0, 1025.0)}
+# From where on expm1(x) rounds to -1, and tanh(x) to 1.
+MINUS_ONE = {"float": -18.0, "double": -38.0}
+ONE = {"float": 9.5, "double": 19.5}
+
+
+def reduced(x: Real, low: Real | None = None) -> tuple[Real, Integer]:
+    """Give r and n of ``x + low``; x within `RANGE`, low much smaller."""
+    first, second = LN2[str(x.type)]
+    whole, n = (x * (1 / math.log(2))).rounded()
+    r = whole.times_plus(-second, whole.times_plus(-first, x))
+    return (r if low is None else r + low), n
+
+
+def scaled(y: Real, n: Integer) -> Real:
+    """Give ``y * 2**n`` with one rounding, also where it is denormal or infinite: in two steps."""
+    half = n >> 1
+    return y * power_of_two(half) * power_of_two(n - half)
+
+
+def scaled_exp(x: Real, low: Real | None = None) -> Real:
+    """Give ``exp(x + low)`` for x within `RANGE` and a much smaller low."""
+    r, n = reduced(x, low)
+    return scaled((r * r).times_plus(polynomial(r, Q[str(x.type)]), r) + 1.0, n)
+
+
+def _expm1_within(x: Real) -> Real:
+    # 2^n times expm1(r), plus 2^n - 1; halved and doubled, so that 2^n does not overflow before the result.
+    r, n = reduced(x)
+    small = (r * r).times_plus(polynomial(r, Q[str(x.type)]), r)
+    half = power_of_two(n - 1)
+    return 2.0 * half.times_plus(small, half - 0.5)
+
+
+def exp(x: Real) -> Real:
+    """Write exp: at most 1 ulp in both widths."""
+    return scaled_exp(x.within(*RANGE[str(x.type)]))
+
+
+def exp2(x: Real) -> Real:
+    """Write 2**x: at most 1 ulp in both widths."""
+    x = x.within(*RANGE2[str(x.type)])
+    whole, n = x.rounded()
+    r = x - whole
+    return scaled(r.times_plus(polynomial(r, P2[str(x.type)]), 1.0), n)
+
+
+def expm1(x: Real) -> Real:
+    """Write exp(x) - 1: at most 2 ulp in both widths."""
+    name = str(x.type)
+    return _expm1_within(x.within(MINUS_ONE[name], RANGE[name][1])).signed_like(x)
+
+
+def tanh(x: Real) -> Real:
+    """Write tanh: at most 2 ulp in both widths.
+
+    With e = expm1(2|x|) it is e / (e + 2).
+    """
+    size = x.absolute()
+    size = select(size > ONE[str(x.type)], ONE[str(x.type)], size)
+    e = _expm1_within(size + size)
+    return (e / (e + 2.0)).signed_like(x)
+
+
+def sigmoid(x: Real) -> Real:
+    """Write 1 / (1 + exp(-x)): at most 2 ulp in both widths.
+
+    Only exp(-|x|) is computed, which cannot overflow: it is the numerator where x is negative.
+    """
+    e = scaled_exp((-x.absolute()).within(RANGE[str(x.type)][0], 0.0))
+    return select(x < 0.0, e, constant(x, 1.0)) / (e + 1.0)

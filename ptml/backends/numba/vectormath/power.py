@@ -1,0 +1,111 @@
+"""pow, and the root and its inverse.
+
+``x**y = exp(y * log(x))``. In float64 the logarithm is needed to more bits than a number has: it is carried as the
+sum of two (T. J. Dekker, Numerische Mathematik 18, 1971). In float32 a float64 has bits to spare.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from ptml.backends.numba.vectormath.exponential import LN2, RANGE, scaled_exp
+from ptml.backends.numba.vectormath.lane import Real, constant, polynomial, select
+from ptml.backends.numba.vectormath.logarithm import joined, normalised
+
+__all__ = ["power", "reciprocal_root", "root"]
+
+# 2/3 in two parts, and the series of 2 artanh(s) after s**3, to 2**-58.
+TWO_THIRDS = (0.6666666666666666, 3.700743415417188e-17)
+R5 = (
+    0.39999999999779445,
+    0.28571428672491656,
+    0.22222204962866182,
+    0.18183262111719783,
+    0.15321191870673037,
+    0.14729239449916282,
+)
+INFINITY = float("inf")
+# An exponent beyond this one gives 0, 1 or infinity as well.
+LARGEST = 2.0**70
+
+
+def _product(a: Real, b: Real) -> tuple[Real, Real]:
+    """Give a product and what its rounding lost."""
+    high = a * b
+    return high, a.times_plus_exactly(b, -high)
+
+
+def _sum(a: Real, b: Real) -> tuple[Real, Real]:
+    """Give a sum and what its rounding lost, for a no smaller than b."""
+    high = a + b
+    return high, b - (high - a)
+
+
+def _log_in_two_parts(x: Real) -> tuple[Real, Real]:
+    """Give log(x) to about 2**-67 of its size, for positive finite x."""
+    k, f = normalised(x)
+    # s = f / (2 + f), with the remainder of the division.
+    divisor, rest = _sum(constant(f, 2.0), f)
+    s = f / divisor
+    s_low = ((-s).times_plus_exactly(divisor, f) - s * rest) / divisor
+    z, z_low = _product(s, s)
+    z_low = z_low + 2.0 * s * s_low
+    # The series after 2s, divided by s: z * (2/3 + z * R5(z)).
+    u, u_low = _sum(constant(z, TWO_THIRDS[0]), z * polynomial(z, R5))
+    u_low = u_low + TWO_THIRDS[1]
+    v, v_low = _product(z, u)
+    v_low = v_low + (z * u_low + z_low * u)
+    w, w_low = _product(s, v)
+    w_low = w_low + (s * v_low + s_low * v)
+    high, low = _sum(2.0 * s, w)
+    low = low + (w_low + 2.0 * s_low)
+    first, second = LN2[str(x.type)]
+    whole = k * first
+    total, lost = _sum(whole, high)
+    return _sum(total, lost + k.times_plus(second, low))
+
+
+def _magnitude(size: Real, y: Real) -> Real:
+    """Give ``size**y`` in float64 for positive finite size."""
+    y = y.within(-LARGEST, LARGEST)
+    high, low = _log_in_two_parts(size)
+    product, lost = _product(y, high)
+    low = y.times_plus(low, lost)
+    bottom, top = RANGE["double"]
+    inside = (product > bottom) & (product < top)
+    return scaled_exp(product.within(bottom, top), select(inside, low, 0.0))
+
+
+def power(x: Real, y: Real) -> Real:
+    """Write x**y: at most 1 ulp in float32, 2 ulp in float64.
+
+    Special values are those of C's pow: ``x**0`` and ``1**y`` are 1 even for NaN, a negative number to a power
+    that is no whole number is NaN.
+    """
+    size = x.absolute()
+    ordinary = (size > 0.0) & (size < INFINITY)
+    safe = select(ordinary, size, 1.0)
+    if isinstance(x.type, ir.DoubleType):
+        result = _magnitude(safe, y)
+    else:
+        double = ir.DoubleType()
+        exponent = y.cast(double).within(-LARGEST, LARGEST) * joined(*normalised(safe.cast(double)))
+        result = scaled_exp(exponent.within(*RANGE["double"])).cast(x.type)
+    result = select(ordinary, result, select(size.equals(0.0) ^ (y > 0.0), constant(x, INFINITY), 0.0))
+    whole = y.equals(y.call("llvm.rint"))
+    odd = whole & ~(y * 0.5).equals((y * 0.5).call("llvm.rint"))
+    negative = x.bits() < 0
+    result = select(negative & odd, -result, result)
+    result = select((x < 0.0) & ordinary & ~whole, float("nan"), result)
+    result = select(x.unordered(y), x + y, result)
+    return select(x.equals(1.0) | y.equals(0.0), 1.0, result)
+
+
+def root(x: Real) -> Real:
+    """Write the square root: right to the last bit."""
+    return x.call("llvm.sqrt")
+
+
+def reciprocal_root(x: Real) -> Real:
+    """Write 1 / sqrt(x): at most 1 ulp in both widths."""
+    return 1.0 / root(x)
