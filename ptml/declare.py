@@ -51,7 +51,7 @@ def parameter(
     initializer : callable
         ``initializer(rng, shape, dtype) -> array``; see :mod:`ptml.initializers`.
     dtype : str, optional
-        Its dtype; ``floatX`` when the slot is first used, unless given.
+        Its dtype; ``floatX`` when the module's first slot is read, unless given.
     """
     return Declaration(Role.PARAMETER, tuple(shape), initializer, dtype)
 
@@ -66,6 +66,11 @@ def statistic(
 def generator() -> Declaration:
     """Declare a generator of random numbers: a ``uint32[4]`` leaf that :mod:`ptml.random` draws from."""
     return Declaration(Role.GENERATOR, (4,), FreshKey(), "uint32")
+
+
+def _float_dtype(module: Any) -> str:
+    """Give the floatX of the moment in which a module's first slot was read: all of them have one."""
+    return vars(module).setdefault("_float_dtype", pytensor.config.floatX)
 
 
 class slot:
@@ -110,7 +115,7 @@ class slot:
             handle = Slot(
                 self.name,
                 declared.role,
-                declared.dtype or pytensor.config.floatX,
+                declared.dtype or _float_dtype(module),
                 declared.shape,
                 declared.initializer,
                 owner=module,

@@ -10,15 +10,31 @@ from typing import Any, ClassVar, dataclass_transform
 import attrs
 import numpy as np
 
-__all__ = ["Module"]
+__all__ = ["Module", "ModuleChangedError"]
 
 LONGEST_LINE = 88
 
 NO_SUCH_ARGUMENT = "{cls} has no argument {name!r}.{hint} Its arguments are {arguments}."
+CHANGED = "A {cls} never changes. Make another one: new = copy.replace(old, {name}=...)."
 DECORATED = (
     "{cls} takes {names} by position. A subclass of {base} takes its fields by keyword: leave the decorator "
     "out (a subclass is frozen as it stands), or write @attrs.frozen(kw_only=True)."
 )
+
+
+class ModuleChangedError(attrs.exceptions.FrozenInstanceError):
+    """Somebody set or deleted a field of a module."""
+
+    def __init__(self, module: Any, name: str) -> None:
+        AttributeError.__init__(self)
+        self.text = CHANGED.format(cls=type(module).__name__, name=name)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _refuse_change(module: Any, name: str, value: Any = None) -> None:
+    raise ModuleChangedError(module, name)
 
 
 def _frozen(value: Any) -> Any:
@@ -90,6 +106,10 @@ class Module:
         for name, default in defaults.items():
             if not hasattr(cls, name):
                 setattr(cls, name, default)
+        # attrs says no more than that the field cannot be set; what Module says is inherited.
+        for name in ("__setattr__", "__delattr__"):
+            if name in vars(cls):
+                delattr(cls, name)
 
     @classmethod
     def _refuse_positional_fields(cls, kw_only: bool) -> None:
@@ -185,3 +205,6 @@ def _shown(value: Any) -> str:
         items = ", ".join(_shown(item) for item in value)
         return f"({items},)" if len(value) == 1 else f"({items})"
     return repr(value)
+
+
+Module.__setattr__ = Module.__delattr__ = _refuse_change  # type: ignore[method-assign]

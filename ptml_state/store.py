@@ -38,8 +38,8 @@ LACKS = (
 )
 MOVED = (
     "The state has the value of {slot!r} at {old!r}, and here its address is {new!r}: layers without a name "
-    "are numbered by their positions, which differ. Give a name to each of the layers called {name!r}, or move "
-    "the values with state.rename({{old: new}})."
+    "are numbered by their positions, which differ. Give a name to each of the layers called {name!r}, or "
+    "move the values with state.rename({{old: new}})."
 )
 UNKNOWN = "The store has no {unknown}. Its leaves are {known}."
 INCOMPLETE = (

@@ -54,6 +54,11 @@ class Backend:
     mode: Mode = attrs.field(repr=False, eq=False)
     residence: str = "numpy"
 
+    @property
+    def raises(self) -> bool:
+        """Whether an op can raise when it runs."""
+        return self.name not in ("jax", "mlx")
+
     def context(self) -> AbstractContextManager[Any]:
         """Give what compiling and calling happens within: JAX keeps 64-bit numbers only where told to."""
         if self.name == "jax":

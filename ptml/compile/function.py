@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import Any
 
+import attrs
 import numpy as np
 import pytensor
 from pytensor.compile.io import In, Out, SymbolicInput, SymbolicOutput
@@ -16,6 +18,7 @@ from pytensor.graph.replace import clone_replace
 
 from ptml.application import Application
 from ptml.backends.modes import backend_for
+from ptml.compile.hoist import Verdict, hoist_checks
 from ptml.compile.lower import checked_updates, lower
 from ptml.compile.program import Program, Timings
 from ptml.compile.thread import Threaded, thread
@@ -192,26 +195,25 @@ def build(
     """
     start = time.perf_counter()
     target = backend_for(backend, options.get("mode"))
+    options = {**options, "mode": target.mode}
     wrapped = _as_outputs(outputs)
-    results = [output.variable for output in wrapped]
-    pairs = _as_updates(updates)
+    if structure is None:
+        structure = _one if isinstance(outputs, Variable | SymbolicOutput) else list
+    graph = _Graph([output.variable for output in wrapped], list(observed), _as_updates(updates))
     if givens:
-        keys, values = list(pairs), list(pairs.values())
-        replaced = clone_replace([*results, *observed, *values], givens)
-        results, rest = replaced[: len(results)], replaced[len(results) :]
-        observed, values = rest[: len(observed)], rest[len(observed) :]
-        pairs = dict(zip(keys, values, strict=True))
-
+        graph = graph.changed(lambda variables: clone_replace(variables, givens))
     entries = None if inputs is None else [_as_input(entry) for entry in inputs]
-    every = _with_roots(entries or [], [*results, *observed, *pairs.values()])
-    results, values = every[: len(results)], every[len(results) + len(observed) :]
-    observed = every[len(results) : len(results) + len(observed)]
-    pairs = dict(zip(pairs, values, strict=True))
-    threaded = thread(results, observed, pairs, training=training)
+    graph = graph.changed(partial(_with_roots, entries or ()))
+
+    threaded = thread(graph.results, graph.observed, graph.updates, training=training)
     if entries is None:
         entries = [In(variable) for variable in _collected_inputs(threaded)]
-    placed = lay_out(calls_in(every), threaded.slots)
-    updates_by_slot = checked_updates(threaded, {place.slot: place.address for place in placed})
+    placed = lay_out(calls_in(graph.everything), threaded.slots)
+    threaded = checked_updates(threaded, {place.slot: place.address for place in placed})
+    verdicts: list[Verdict] = []
+    if not target.raises:
+        threaded, verdicts = hoist_checks(threaded)
+        threaded.outputs.extend(verdict.passed for verdict in verdicts)
 
     store, draw = _store_for(state, seed, placed, training)
     if store.residence not in ("numpy", target.residence):
@@ -219,25 +221,18 @@ def build(
         store.move("numpy", np.asarray)
     cells = store.cells_for(placed, draw=draw)
     target.load()
-    target.check(
-        [*(entry.variable for entry in entries), *(p.slot.handle for p in placed), *threaded.outputs]
-    )
-    lowered = lower([*threaded.outputs, *updates_by_slot.values(), *threaded.shared_updates.values()], cells)
-    n_out, n_up = len(threaded.outputs), len(updates_by_slot)
-    new_values = {
-        cells[slot]: new for slot, new in zip(updates_by_slot, lowered[n_out : n_out + n_up], strict=True)
-    }
-    new_values.update(zip(threaded.shared_updates, lowered[n_out + n_up :], strict=True))
-    borrowing = [*(output.borrow for output in wrapped), *(False for _ in observed)]
+    target.check([*(e.variable for e in entries), *(p.slot.handle for p in placed), *threaded.outputs])
+    lowered = lower(threaded, cells)
+    borrowing = [output.borrow for output in wrapped] + [False] * (len(threaded.outputs) - len(wrapped))
     with target.context():
         compiled = pytensor.function(
             entries,
-            [
-                Out(variable, borrow=borrow)
-                for variable, borrow in zip(lowered[:n_out], borrowing, strict=True)
-            ],
-            updates=new_values,
-            **{**options, "mode": target.mode},
+            [Out(variable, borrow=may) for variable, may in zip(lowered.outputs, borrowing, strict=True)],
+            updates={
+                **{cells[slot]: new for slot, new in lowered.updates.items()},
+                **lowered.shared_updates,
+            },
+            **options,
         )
     store.adopt(placed, cells)
     return Program(
@@ -247,16 +242,30 @@ def build(
         backend=target,
         timings=Timings(compile=time.perf_counter() - start),
         placed=tuple(placed),
-        outputs=tuple(threaded.outputs),
-        updates=updates_by_slot,
-        shared=tuple(
-            dict.fromkeys(
-                v for v in [*threaded.roots, *threaded.shared_updates] if isinstance(v, SharedVariable)
-            )
-        ),
-        structure=structure or (_one if isinstance(outputs, Variable | SymbolicOutput) else list),
-        options={**options, "mode": target.mode},
+        threaded=threaded,
+        verdicts=tuple(verdicts),
+        structure=structure,
+        options=options,
     )
+
+
+@attrs.frozen
+class _Graph:
+    """What is to be compiled: outputs, outputs that only observe, and updates by what they write."""
+
+    results: list[Variable]
+    observed: list[Variable]
+    updates: dict[Variable, Variable]
+
+    @property
+    def everything(self) -> list[Variable]:
+        return [*self.results, *self.observed, *self.updates.values()]
+
+    def changed(self, change: Callable[[list[Variable]], Sequence[Variable]]) -> _Graph:
+        """Give the same with every variable replaced by what `change` makes of it."""
+        new = iter(change(self.everything))
+        results, observed = [next(new) for _ in self.results], [next(new) for _ in self.observed]
+        return _Graph(results, observed, {key: next(new) for key in self.updates})
 
 
 def _one(results: list[Any]) -> Any:

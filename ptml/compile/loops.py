@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.graph.basic import Constant, Variable, clone_get_equiv
+from pytensor.graph.basic import Apply, Constant, Variable, clone_get_equiv
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import graph_inputs
 from pytensor.scan.op import Scan
 from pytensor.scan.utils import until
 from pytensor.tensor.subtensor import Subtensor
 
-from ptml.application import Reading
-from ptml.bits import FoldIn
+from ptml.application import Application, DrawNumber, Reading, next_ordinal
+from ptml.bits import FoldIn, Numbered
 from ptml.compile.thread import sequence
 from ptml.flatten import flattened_graph, outermost_calls
 from ptml.marks import Advance, InTraining
@@ -35,8 +36,10 @@ class _Step:
         self.fn = fn
 
     def record(self, *arguments: Variable) -> Any:
-        result = self.fn(*arguments)
-        self.arguments = arguments
+        self.start = next_ordinal()
+        # A non-sequence that is computed comes as it is; within the step it is what it is called on.
+        self.arguments = [v if v.owner is None else v.type(name=v.name) for v in arguments]
+        result = self.fn(*self.arguments)
         parts = list(result) if isinstance(result, tuple | list) else [result]
         if any(isinstance(part, dict) for part in parts):
             raise TypeError(RETURNS_UPDATES)
@@ -54,7 +57,8 @@ class _Step:
         outer = [root for root in found if root not in self.arguments]
         self.calls = outermost_calls(every)
         graph = flattened_graph(every, [*self.arguments, *outer])
-        slots = dict.fromkeys(root.slot for root in outer if isinstance(root, Reading))
+        self._hold(graph)
+        slots = dict.fromkeys(r.slot for r in graph_inputs(graph.outputs) if isinstance(r, Reading))
         carried = {slot: slot.type() for slot in slots}
         last = sequence(graph, range(len(every)), carried)
         for node in graph.toposort():
@@ -70,8 +74,32 @@ class _Step:
             if isinstance(root, SlotVariable) and root.slot.role is Role.GENERATOR
         ]
 
-    def build(self, arguments: list[Variable], carried: list[Variable], iteration: Variable | None) -> Any:
+    def _hold(self, graph: FunctionGraph) -> None:
+        """Take what was drawn and moved before the loop out of it: it has one value for all iterations."""
+        inside = set(self.arguments)
+        before = []
+        for node in graph.toposort():
+            if not inside.isdisjoint(node.inputs):
+                inside.update(node.outputs)
+            elif (uses := _uses(node)) and all(use.ordinal < self.start for use in uses):
+                before.append(node.outputs[0])
+        #: From what stands for them in the step to the values themselves, which are computed outside.
+        self.held: dict[Variable, Variable] = {}
+        for value in reversed(before):  # so that none is taken out of another that is held
+            if graph.clients.get(value):
+                stand_in = value.type()
+                graph.replace(value, stand_in, reason="hold", import_missing=True)
+                self.held[stand_in] = value
+
+    def build(
+        self,
+        arguments: Sequence[Variable],
+        held: Sequence[Variable],
+        carried: Sequence[Variable],
+        iteration: Variable | None,
+    ) -> Any:
         memo: dict[Any, Any] = dict(zip(self.arguments, arguments, strict=True))
+        memo.update(zip(self.held, held, strict=True))
         memo.update(zip(self.carried.values(), carried, strict=True))
         if iteration is not None:
             memo.update({key: FoldIn()(key, iteration) for key in self.keys})
@@ -84,6 +112,15 @@ class _Step:
         if self.condition is None:
             return [*outputs, *moved, *counted]
         return [*outputs, *moved, *counted], until(built[n])
+
+
+def _uses(node: Apply) -> list[Application]:
+    """Give the uses of slots that a node stands for."""
+    if isinstance(node.op, Numbered):
+        return [node.inputs[1]] if isinstance(node.inputs[1], DrawNumber) else []
+    if isinstance(node.op, Advance):
+        return [read for read, _ in Advance.moves(node) if isinstance(read, Reading)]
+    return []
 
 
 def _keep_calls(step: _Step, results: Sequence[Variable]) -> None:
@@ -149,8 +186,11 @@ def scan(
     step = _Step(fn)
     rest = _listed(non_sequences)
     sequences = _listed(sequences)
-    common = dict(sequences=sequences, non_sequences=rest, n_steps=n_steps, return_updates=False, **kwargs)
-    pytensor.scan(step.record, outputs_info=outputs_info, **common)
+    if kwargs.pop("return_updates", False):
+        raise TypeError(RETURNS_UPDATES)
+    common = dict(sequences=sequences, n_steps=n_steps, return_updates=False, **kwargs)
+    pytensor.scan(step.record, outputs_info=outputs_info, non_sequences=rest, **common)
+    held = list(step.held.values())
 
     # An output that no `outputs_info` speaks of is new in every iteration.
     infos = _listed(outputs_info) or [None] * len(step.outputs)
@@ -158,13 +198,19 @@ def scan(
     counts = [pt.constant(np.uint32(0))] if step.keys else []
 
     def carrying(*arguments: Variable) -> Any:
-        split = len(arguments) - len(rest)
+        split = len(arguments) - len(rest) - len(held)
         loop, others = list(arguments[:split]), list(arguments[split:])
         iteration = loop.pop() if step.keys else None
         kept = len(loop) - len(readings)
-        return step.build([*loop[:kept], *others], loop[kept:], iteration)
+        return step.build([*loop[:kept], *others[: len(rest)]], others[len(rest) :], loop[kept:], iteration)
 
-    results = pytensor.scan(carrying, outputs_info=[*infos, *readings, *counts], return_list=True, **common)
+    results = pytensor.scan(
+        carrying,
+        outputs_info=[*infos, *readings, *counts],
+        non_sequences=[*rest, *held],
+        return_list=True,
+        **common,
+    )
     _keep_calls(step, results)
     outputs = list(results[: len(step.outputs)])
     if readings:

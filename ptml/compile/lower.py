@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
+import attrs
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable, clone_get_equiv
 
@@ -23,8 +25,8 @@ def _type_text(variable: Variable) -> str:
     return f"{variable.type.dtype}[{sizes}]"
 
 
-def checked_updates(threaded: Threaded, addresses: Mapping[Slot, str]) -> dict[Slot, Variable]:
-    """Give the updates, each of its slot's very type.
+def checked_updates(threaded: Threaded, addresses: Mapping[Slot, str]) -> Threaded:
+    """Give the graph with each update of its slot's very type.
 
     Raises
     ------
@@ -50,13 +52,15 @@ def checked_updates(threaded: Threaded, addresses: Mapping[Slot, str]) -> dict[S
                 )
             )
         checked[slot] = new if wanted.is_super(new.type) else pt.specify_shape(new, wanted.shape)
-    return checked
+    return attrs.evolve(threaded, updates=checked)
 
 
-def lower(graph: Sequence[Variable], places: Mapping[Slot, Variable]) -> list[Variable]:
+def lower(threaded: Threaded, places: Mapping[Slot, Variable]) -> Threaded:
     """Copy a graph with these variables in the place of the slots' handles."""
-    memo = {slot.handle: variable for slot, variable in places.items()}
-    # PyTensor would copy a root that is an output, though it copies no other.
-    memo = {**{root: root for root in graph if root.owner is None}, **memo}
-    equiv = clone_get_equiv([], graph, copy_inputs=False, copy_orphans=False, memo=memo)
-    return [equiv[variable] for variable in graph]
+    memo: dict[Any, Any] = {slot.handle: variable for slot, variable in places.items()}
+    every = threaded.everything
+    equiv = clone_get_equiv(threaded.roots, every, copy_inputs=False, copy_orphans=False, memo=memo)
+    copied = iter([equiv[variable] for variable in every])
+    outputs = [next(copied) for _ in threaded.outputs]
+    updates = {slot: next(copied) for slot in threaded.updates}
+    return Threaded(outputs, updates, {variable: next(copied) for variable in threaded.shared_updates})

@@ -12,13 +12,16 @@ import numpy as np
 import pytensor
 from pytensor.compile.executor import Function
 from pytensor.compile.io import In
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 
 from ptml.backends.modes import Backend
+from ptml.compile.hoist import Verdict
 from ptml.compile.lower import lower
+from ptml.compile.thread import Threaded
 from ptml.network import Placed
-from ptml_state import Leaf, Slot, SlotVariable, State, Store
+from ptml_state import Leaf, SlotVariable, State, Store
 from ptml_state.leaf import type_text
 from ptml_state.where import AddressError
 
@@ -104,9 +107,8 @@ class Program:
     backend: Backend
     timings: Timings
     _placed: tuple[Placed, ...]
-    _outputs: tuple[Variable, ...]
-    _updates: dict[Slot, Variable]
-    _shared: tuple[Variable, ...]
+    _threaded: Threaded
+    _verdicts: tuple[Verdict, ...]
     _structure: Callable[[list[Any]], Any]
     _options: dict[str, Any]
 
@@ -139,11 +141,20 @@ class Program:
             raise self._explained(error, batch, named) from error
         arrays = self._arrays(results)
         self.timings.record(time.perf_counter() - start)
-        return self._structure(arrays)
+        return self._finished(arrays)
+
+    def _finished(self, arrays: list[np.ndarray]) -> Any:
+        """Raise what the backend could not, and give the outputs as they were asked for."""
+        kept = len(arrays) - len(self._verdicts)
+        for verdict, passed in zip(self._verdicts, arrays[kept:], strict=True):
+            if not passed:
+                raise type(verdict.error)(*verdict.error.args)
+        return self._structure(arrays[:kept])
 
     def _arrays(self, results: Sequence[Any]) -> list[np.ndarray]:
         """Give results as numpy arrays of the dtypes declared, whatever the backend works in."""
-        return [np.asarray(result, v.type.dtype) for result, v in zip(results, self._outputs, strict=True)]
+        declared = (variable.type.dtype for variable in self._threaded.outputs)
+        return [np.asarray(result, dtype) for result, dtype in zip(results, declared, strict=True)]
 
     def _explained(self, error: Exception, batch: Sequence[Any], named: dict[str, Any]) -> Exception:
         """Give the error that says what to write instead, where we know."""
@@ -175,12 +186,11 @@ class Program:
     @cached_property
     def _explicit(self) -> tuple[list[Variable], list[Variable]]:
         """The program with its state as inputs and outputs: (state and batch), (outputs and new values)."""
-        if self._shared:
-            names = ", ".join(map(str, self._shared))
-            raise ValueError(SHARED.format(names=names))
+        roots = [*self._threaded.roots, *self._threaded.shared_updates]
+        if shared := dict.fromkeys(str(root) for root in roots if isinstance(root, SharedVariable)):
+            raise ValueError(SHARED.format(names=", ".join(shared)))
         entries = {place.slot: place.slot.type(name=place.address) for place in self._placed}
-        results = lower([*self._outputs, *self._updates.values()], entries)
-        return [*entries.values(), *self.inputs], results
+        return [*entries.values(), *self.inputs], lower(self._threaded, entries).everything
 
     @cached_property
     def _pure_function(self) -> Function:
@@ -215,10 +225,10 @@ class Program:
                 results = self._pure_function(*values, *batch)
         except Exception as error:
             raise self._wrong_leaf(state) or self._explained(error, batch, {}) from error
-        n = len(self._outputs)
-        dtypes = [slot.dtype for slot in self._updates]
+        n = len(self._threaded.outputs)
+        dtypes = [slot.dtype for slot in self._threaded.updates]
         new = [np.array(value, dtype) for value, dtype in zip(results[n:], dtypes, strict=True)]
-        return self._structure(self._arrays(results[:n])), self._after(state, new)
+        return self._finished(self._arrays(results[:n])), self._after(state, new)
 
     def _wrong_leaf(self, state: State) -> TypeError | None:
         """Find a leaf of another shape than declared, or of a dtype that does not cast to it without loss."""
@@ -231,7 +241,7 @@ class Program:
 
     def _after(self, state: State, new: Sequence[Any]) -> State:
         addresses = {place.slot: place.address for place in self._placed}
-        changed = dict(zip((addresses[slot] for slot in self._updates), new, strict=True))
+        changed = dict(zip((addresses[slot] for slot in self._threaded.updates), new, strict=True))
         return State.of(
             _with_value(leaf, changed[leaf.address]) if leaf.address in changed else leaf
             for leaf in state.leaves
@@ -264,13 +274,14 @@ class Program:
         inputs, outputs = self._explicit
         compute = jax_function(FunctionGraph(inputs, outputs, clone=True))
         addresses = [place.address for place in self._placed]
-        n = len(self._outputs)
+        n = len(self._threaded.outputs)
+        kept = n - len(self._verdicts)
 
         def pure(state: State, *batch: Any) -> tuple[Any, State]:
             if (wrong := self._wrong_leaf(state)) is not None:
                 raise wrong
             results = compute(*(state[address] for address in addresses), *batch)
-            return self._structure(list(results[:n])), self._after(state, results[n:])
+            return self._structure(list(results[:kept])), self._after(state, results[n:])
 
         return pure
 

@@ -41,8 +41,9 @@ class BinaryCrossEntropy(Loss):
         If `expect_logits` is not a boolean.
     ValueError
         If `positive_weight` is not positive and finite, or `reduction` something else; when called, if the
-        target has not the prediction's shape; when run, if a target, or a predicted probability, is below 0 or above 1. JAX, MLX and
-        PyTorch cannot raise: there the loss of such a target, and its gradient, is NaN.
+        target has not the prediction's shape; when run, if a target, or a predicted probability, is below 0
+        or above 1. JAX, MLX and PyTorch cannot raise: there the loss of such a target, and its gradient, is
+        NaN.
 
     Examples
     --------

@@ -42,7 +42,9 @@ def _class_ids(prediction: TensorVariable) -> TensorVariable:
     return pt.cumsum(pt.ones((prediction.shape[-1],), dtype="int32")) - np.int32(1)
 
 
-def _weighted_surprisal(loss: CrossEntropy | KLDivergence, prediction: TensorVariable, weights: TensorVariable) -> TensorVariable:
+def _weighted_surprisal(
+    loss: CrossEntropy | KLDivergence, prediction: TensorVariable, weights: TensorVariable
+) -> TensorVariable:
     """Sum the surprisals over the classes, leaving out (not multiplying by zero) those of weight zero."""
     absent = pt.eq(weights, number(0.0, weights))
     if loss.expect_logits:
@@ -120,7 +122,8 @@ class CrossEntropy(Loss):
         If another hyperparameter is outside what is said above, or `ignore_label` meets one-hot labels; when
         called, if static shapes do not go together, or the number of `class_weights` is not that of classes;
         when run, if a label is no class and is not ignored, or a predicted probability is below 0 or above 1.
-        JAX, MLX and PyTorch cannot raise: there the loss of a row with such a label, and its gradient, is NaN.
+        JAX, MLX and PyTorch cannot raise: there the loss of a row with such a label, and its gradient, is
+        NaN.
 
     Examples
     --------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -167,7 +168,10 @@ def _micro(seconds: float) -> str:
 
 
 def _load(loads: Sequence[float]) -> str:
-    return f"Load average before each round: {', '.join(f'{load:.1f}' for load in loads)}."
+    text = f"Load average before each round: {', '.join(f'{load:.1f}' for load in loads)}."
+    if median(loads) > (os.cpu_count() or 1):
+        text += " **Others were at work: trust CPU times and the best round, and measure again.**"
+    return text
 
 
 def _failures(results: Results) -> list[str]:

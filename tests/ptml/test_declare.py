@@ -223,7 +223,9 @@ else:
 
 def test_a_pickled_graph_of_sublayers_is_numbered_alike_in_another_process():
     def run(what, **given):
-        return subprocess.run([sys.executable, "-c", ELSEWHERE, what], capture_output=True, check=True, **given).stdout
+        return subprocess.run(
+            [sys.executable, "-c", ELSEWHERE, what], capture_output=True, check=True, **given
+        ).stdout
 
     told = eval(run("read", input=run("write")))
     assert told == list(ptml.init((Twin(n=2), Twin(n=2)), seed=0))

@@ -74,9 +74,7 @@ def test_the_gradient_of_a_flattened_loss_is_the_losss(X):
     fc = Linear("fc", n_in=2, n_out=2)
     loss = (fc(X) ** 2).sum()
     [flat] = flatten([loss])
-    program = ptml.function(
-        [X], [pytensor.grad(loss, fc.W), pytensor.grad(flat, fc.W)], seed=0, mode=PYTHON
-    )
+    program = ptml.function([X], [pytensor.grad(loss, fc.W), pytensor.grad(flat, fc.W)], seed=0, mode=PYTHON)
     one, other = program(np.arange(6.0).reshape(3, 2))
     np.testing.assert_allclose(one, other, rtol=1e-14)
 
@@ -134,7 +132,9 @@ WAYS = {
         lambda: ptml.scan(lambda x: net(x), sequences=X), n_steps=2
     )[-1],
     "with its gradient": lambda net, X: pytensor.grad((net(X) ** 2).sum(), X),
-    "with a gradient of a flattened graph": lambda net, X: get_gradients((net(X) ** 2).sum(), [net.first.W])[0],
+    "with a gradient of a flattened graph": lambda net, X: get_gradients((net(X) ** 2).sum(), [net.first.W])[
+        0
+    ],
     "with the gradient of a loop": lambda net, X: pytensor.grad(
         (ptml.scan(lambda x: net(x), sequences=X) ** 2).sum(), net.first.W
     ),
@@ -147,7 +147,9 @@ def test_a_graph_and_its_network_give_one_numbering(X, way):
     net = swapped()
     graph = WAYS[way](net, X)
     assert calls_in([graph]) == [net]
-    from_network = {handle: place for handle, place in zip(ptml.slots(net), ptml.init(net, seed=0), strict=True)}
+    from_network = {
+        handle: place for handle, place in zip(ptml.slots(net), ptml.init(net, seed=0), strict=True)
+    }
     from_graph = dict(zip(ptml.slots(graph), ptml.init(graph, seed=0), strict=True))
     assert from_graph.items() <= from_network.items()
     assert net.first.W in from_graph

@@ -77,7 +77,9 @@ def test_what_is_no_path_cannot_name_a_layer(name):
 
 
 def test_hyperparameters_by_position_are_told_by_keyword():
-    with pytest.raises(TypeError, match=r"Shifted's `name` must be a string; got 2\.0\. Write Shifted\(by=2\.0\)"):
+    with pytest.raises(
+        TypeError, match=r"Shifted's `name` must be a string; got 2\.0\. Write Shifted\(by=2\.0\)"
+    ):
         Shifted(2.0)
     with pytest.raises(TypeError, match=r"got 2 positional arguments\. Write Shifted\('s', by=2\.0\)"):
         Shifted("s", 2.0)

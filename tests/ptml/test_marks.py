@@ -148,7 +148,9 @@ def test_in_training_is_vectorized_over_either_part():
 
 def test_a_statistic_of_stacked_graphs_is_refused(X):
     stacked = Input("stacked", (None, None, 2))
-    with pytest.raises(ValueError, match=r"makes the new value of a statistic .* it has one value, however many"):
+    with pytest.raises(
+        ValueError, match=r"makes the new value of a statistic .* it has one value, however many"
+    ):
         vectorize_graph(BatchNorm("bn", n_in=2)(X), {X: stacked})
 
 

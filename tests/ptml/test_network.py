@@ -72,7 +72,9 @@ def test_walking_takes_tuples_lists_and_dicts():
 
 
 def test_unnamed_layers_are_numbered_by_position_and_a_single_one_is_bare():
-    net = Sequential(linear(), BatchNorm(n_in=2), Block("block", inner=linear(), others=(linear("fc"), linear())))
+    net = Sequential(
+        linear(), BatchNorm(n_in=2), Block("block", inner=linear(), others=(linear("fc"), linear()))
+    )
     layers = list(dict.fromkeys(address.split("/")[0] for address in addresses(net)))
     assert layers == ["Linear_1", "BatchNorm", "block", "Linear_2", "fc", "Linear_3"]
 
@@ -124,7 +126,12 @@ def test_a_tied_layer_has_one_set_of_leaves_and_shows_its_uses():
     tied = linear("tied")
     state = ptml.init(Sequential(tied, ReLU(), tied, linear("fc")), seed=0)
     assert list(state) == ["tied/W", "tied/b", "fc/W", "fc/b"]
-    assert {leaf.address: leaf.uses for leaf in state.leaves} == {"tied/W": 2, "tied/b": 2, "fc/W": 1, "fc/b": 1}
+    assert {leaf.address: leaf.uses for leaf in state.leaves} == {
+        "tied/W": 2,
+        "tied/b": 2,
+        "fc/W": 1,
+        "fc/b": 1,
+    }
     assert str(state).count("shared ×2") == 2
 
 
@@ -150,7 +157,9 @@ def test_a_given_name_may_collide_with_a_number():
 
 
 def test_an_address_inside_another_is_refused():
-    with pytest.raises(ValueError, match=r"'s/a' is the address of a piece of state .* cannot lead to 's/a/W'"):
+    with pytest.raises(
+        ValueError, match=r"'s/a' is the address of a piece of state .* cannot lead to 's/a/W'"
+    ):
         ptml.init((Store("s"), linear("s/a")), seed=0)
 
 
@@ -160,9 +169,13 @@ def test_slots_of_no_layer_are_placed_by_name_and_collide_by_name():
 
     one, two = made("best"), made("rate")
     assert [place.address for place in lay_out([], [two, one])] == ["best", "rate"]
-    with pytest.raises(ValueError, match="Give one of the two a namespace of its own, such as namespace='fast'"):
+    with pytest.raises(
+        ValueError, match="Give one of the two a namespace of its own, such as namespace='fast'"
+    ):
         lay_out([], [one, made("best")])
-    with pytest.raises(ValueError, match="'best' is the address of a piece of state and so cannot lead to 'best/x'"):
+    with pytest.raises(
+        ValueError, match="'best' is the address of a piece of state and so cannot lead to 'best/x'"
+    ):
         lay_out([], [one, made("best/x")])
 
 

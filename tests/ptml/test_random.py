@@ -32,7 +32,9 @@ def noise():
 
 
 def compiled(outputs, state=None, **options):
-    return ptml.function(None, outputs, state=state, seed=0 if state is None else None, mode=PYTHON, **options)
+    return ptml.function(
+        None, outputs, state=state, seed=0 if state is None else None, mode=PYTHON, **options
+    )
 
 
 def leaf(program):
@@ -80,7 +82,10 @@ def test_draws_of_two_generators_are_numbered_apart():
     program = compiled(outputs)
     state = program.state
     words = program()
-    wanted = [numbers(state[a].tolist(), n, 1, "uint32")[0] for a, n in (("one/key", 0), ("two/key", 0), ("one/key", 1))]
+    wanted = [
+        numbers(state[a].tolist(), n, 1, "uint32")[0]
+        for a, n in (("one/key", 0), ("two/key", 0), ("one/key", 1))
+    ]
     np.testing.assert_array_equal(words, wanted)
 
 
@@ -100,9 +105,7 @@ def test_a_gradient_sees_the_draws_of_its_loss(noise):
 
 def test_shapes_are_numbers_tuples_or_symbolic(noise):
     X, shape = Input("X", (None, 3)), pt.vector("shape", dtype="int64", shape=(2,))
-    draws = [
-        ptml.random.uniform(noise.key, s) for s in ((), 2, (2, 3), X.shape, (X.shape[0], 2), [4], shape)
-    ]
+    draws = [ptml.random.uniform(noise.key, s) for s in ((), 2, (2, 3), X.shape, (X.shape[0], 2), [4], shape)]
     results = ptml.function([X, shape], draws, seed=0, mode=PYTHON)(np.ones((5, 3)), [1, 2])
     assert [r.shape for r in results] == [(), (2,), (2, 3), (5, 3), (5, 2), (4,), (1, 2)]
 
@@ -140,7 +143,9 @@ def test_normal_is_box_and_mullers_of_two_draws(noise):
     program = compiled(ptml.random.normal(noise.key, (6,)))
     key = leaf(program).tolist()
     one, other = numbers(key, 0, 6, "float64"), numbers(key, 1, 6, "float64")
-    np.testing.assert_allclose(program(), np.sqrt(-2 * np.log(1 - one)) * np.cos(2 * np.pi * other), rtol=1e-12)
+    np.testing.assert_allclose(
+        program(), np.sqrt(-2 * np.log(1 - one)) * np.cos(2 * np.pi * other), rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("p", [0.0, 0.25, 0.5, 1.0])

@@ -103,11 +103,13 @@ def test_networks_and_graphs_are_not_mixed():
 
 def test_an_initializer_that_gives_another_type_is_named():
     fc = Linear("fc", n_in=2, n_out=2, weight_initializer=lambda rng, shape, dtype: np.zeros(3, "float32"))
-    with pytest.raises(ValueError, match=r"The initializer of 'fc/W' gave float32\[3\], where float64\[2,2\] is"):
+    with pytest.raises(
+        ValueError, match=r"The initializer of 'fc/W' gave float32\[3\], where float64\[2,2\] is"
+    ):
         ptml.init(fc, seed=0)
 
 
-def test_building_a_model_of_a_billion_parameters_takes_no_array_memory(capsys):
+def test_building_a_model_of_a_billion_parameters_takes_no_array_memory(record_property):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     tracemalloc.start()
     start = time.perf_counter()
@@ -121,8 +123,8 @@ def test_building_a_model_of_a_billion_parameters_takes_no_array_memory(capsys):
     traced = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     count = sum(int(np.prod(handle.slot.shape)) for handle in handles)
-    with capsys.disabled():
-        print(f"\n{count / 1e9:.2f} billion parameters described in {seconds:.2f} s, {traced / 2**20:.1f} MiB")
+    record_property("seconds", seconds)
+    record_property("parameters", count)
     assert count > 1e9
     assert traced < 32 * 2**20
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # KiB; the arrays take 8 GB

@@ -9,6 +9,8 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.link.mlx.linker import MLXLinker
 
+from ptml.backends.everywhere import LAST, unchecked
+
 __all__ = ["MLX", "EvaluatingMLXLinker"]
 
 
@@ -32,4 +34,6 @@ class EvaluatingMLXLinker(MLXLinker):
         return call
 
 
-MLX = Mode(EvaluatingMLXLinker(), RewriteDatabaseQuery(include=["fast_run", "mlx"], exclude=["fusion"]))
+MLX = Mode(
+    EvaluatingMLXLinker(), RewriteDatabaseQuery(include=["fast_run", "mlx"], exclude=["fusion"])
+).register((unchecked, LAST))

@@ -14,6 +14,8 @@ from pytensor.raise_op import Assert
 from pytensor.tensor.special import log_softmax, softmax
 
 from ptml.backends.numba.plan import PLAN
+from ptml.bits import Draw, FoldIn
+from ptml.labels import CheckLabels, CheckProbabilities
 
 REFERENCE = Mode(linker="py", optimizer="fast_compile")
 RNG = np.random.default_rng(7)
@@ -481,3 +483,35 @@ def test_numba_is_not_imported():
         "f(np.eye(2, dtype=x.dtype)); assert 'numba' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "float32", "float64"])
+def test_draws_are_the_words_of_every_backend(dtype):
+    leaf, number = pt.vector("leaf", dtype="uint32", shape=(4,)), pt.scalar("number", dtype="uint32")
+    n, k = pt.scalar("n", dtype="int64"), pt.vector("k", dtype="uint32")
+    words = np.array([1, 2, 3, 4], "uint32")
+    for size in (0, 1, 2, 7, 64):
+        outputs = [Draw(dtype)(leaf, number, k.shape[0], 3), Draw(dtype)(FoldIn()(leaf, number), number, 5)]
+        agree([leaf, number, k], outputs, [words, np.uint32(9), np.zeros(size, "uint32")])
+    agree([leaf, number, n], Draw(dtype)(leaf, number, n), [words, np.uint32(9), np.array(6)])
+
+
+def test_labels_that_are_no_classes_raise_and_leave_the_state():
+    w = pytensor.shared(np.ones(3), name="w")
+    labels = pt.vector("labels", dtype="int64")
+    checked = CheckLabels("Loss", ignore=-100)(labels, 3)
+    f = pytensor.function([labels], checked.sum(), updates={w: w * 2}, mode=PLAN)
+    assert f([0, 1, 2, -100]) == -97
+    for wrong in ([0, 3], [-1], [0, 1, -101]):
+        with pytest.raises(ValueError, match=r"Loss: label .* is not one of the 3 classes"):
+            f(wrong)
+    assert f(np.arange(6)[::-1] // 2) == 6
+    assert w.get_value().tolist() == [4, 4, 4]
+
+
+def test_numbers_that_are_no_probabilities_raise():
+    p = pt.matrix("p", dtype="float32")
+    f = pytensor.function([p], CheckProbabilities("Loss")(p) * 1, mode=PLAN)
+    assert f(np.array([[0.0, 1.0], [np.nan, 0.5]], "f4")).shape == (2, 2)
+    with pytest.raises(ValueError, match=r"Loss: target 1\.5 is not between 0 and 1"):
+        f(np.array([[0.0, 1.5]], "f4"))

@@ -91,7 +91,9 @@ def test_a_batch_norm_of_one_row_is_refused_and_moves_nothing():
     assert program.state == before
     X, bn = Input("X", (None, 1)), BatchNorm("bn", n_in=1)
     program = compiled(bn(X), [X])
-    np.testing.assert_allclose(program(np.array([[0.0], [2.0]])), [[-0.9999950000374997], [0.9999950000374997]])
+    np.testing.assert_allclose(
+        program(np.array([[0.0], [2.0]])), [[-0.9999950000374997], [0.9999950000374997]]
+    )
     np.testing.assert_allclose(program.state["bn/running_var"], [1.0])
 
 
@@ -320,7 +322,9 @@ def test_a_clock_that_only_an_advance_reads_counts(x):
 
 def test_a_schedule_moves_with_its_programs_calls():
     fc, X = Linear("fc", n_in=1, n_out=1, bias=False, weight_initializer=Zeros()), Input("X", (None, 1))
-    step = compile_train(fc(X).sum(), sgd(linear_schedule(0.0, 10, 1.0)), seed=0, compile_kwargs={"mode": PYTHON})
+    step = compile_train(
+        fc(X).sum(), sgd(linear_schedule(0.0, 10, 1.0)), seed=0, compile_kwargs={"mode": PYTHON}
+    )
     x = np.ones((1, 1))
     moved = [float(step.state["fc/W"].item()) for _ in range(3) if step(x) is not None]
     np.testing.assert_allclose(moved, [0.0, -0.1, -0.3], atol=1e-15)
@@ -350,7 +354,9 @@ def test_a_copy_of_a_call_on_another_input_is_refused():
     [copied] = clone_replace([y], {X: Z})
     compiled(copied, [Z])
     for graph in (y.sum() + copied.sum(), copied.sum() + y.sum()):
-        with pytest.raises(ValueError, match=r"One call of BatchNorm\('bn'.*stands in this graph twice.*Call the layer on"):
+        with pytest.raises(
+            ValueError, match=r"One call of BatchNorm\('bn'.*stands in this graph twice.*Call the layer on"
+        ):
             compiled(graph, [X, Z])
 
 
@@ -367,7 +373,9 @@ def test_a_copy_of_a_call_on_the_same_input_is_the_same_call():
 def test_calls_whose_data_flow_against_their_order_are_refused():
     X, Z, bn = Input("X", (None, 1)), Input("Z", (None, 1)), BatchNorm("bn", n_in=1)
     early, late = bn(X), bn(Z)
-    with pytest.raises(ValueError, match="an earlier call reads depends on a later one.*call the layers anew"):
+    with pytest.raises(
+        ValueError, match="an earlier call reads depends on a later one.*call the layers anew"
+    ):
         compiled(early, [Z], givens={X: 2 * late + 1})
 
 

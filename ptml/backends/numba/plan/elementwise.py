@@ -223,9 +223,7 @@ def _scratch(plan: Planner, output: _Output) -> _Operand:
     block = plan.scratch(array.size * np.dtype(output.accumulator).itemsize)
     value = Value(Pool.array(block, array.shape, output.accumulator), block)
     own = iter(value.array.strides)
-    strides = tuple(
-        0 if axis in output.reduced else next(own) for axis in range(len(output.strides))
-    )
+    strides = tuple(0 if axis in output.reduced else next(own) for axis in range(len(output.strides)))
     return _Operand(value, output.accumulator, strides)
 
 
@@ -254,8 +252,5 @@ def _steps(operand: _Operand, axes: Sequence[int], reduced: Sequence[int]) -> st
     letters = []
     for axis in axes:
         step = operand.strides[axis]
-        letters.append(
-            "r" if axis in reduced else "b" if step == 0 else "c" if step == itemsize else "s"
-        )
+        letters.append("r" if axis in reduced else "b" if step == 0 else "c" if step == itemsize else "s")
     return "".join(letters)
-

@@ -137,7 +137,9 @@ class PlanVM:
         self._cell_layout = tuple(map(layout, cells))
 
     def _first_table(self, key: Any, live: list[Any]) -> Table:
-        starting = {v: Value(value, Live(k)) for k, (v, value) in enumerate(zip(self._variables, live, strict=True))}
+        starting = {
+            v: Value(value, Live(k)) for k, (v, value) in enumerate(zip(self._variables, live, strict=True))
+        }
         try:
             planned = Planner(self.schedule, live, Start(0, starting), in_place=True).plan()
         except Unsupported:

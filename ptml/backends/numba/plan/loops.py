@@ -209,9 +209,7 @@ class _Writer:
 
     def axis(self, axis: int, pointers: list[ir.Value]) -> None:
         """Build the nest from an axis on, with the numbers that begin and end there."""
-        whole = [
-            k for k in self.registers if len(self.nest.results[k].steps.rstrip("r")) == axis
-        ]
+        whole = [k for k in self.registers if len(self.nest.results[k].steps.rstrip("r")) == axis]
         for k in whole:
             self.start(k, self.registers[k])
         if axis == self.nest.n_axes:

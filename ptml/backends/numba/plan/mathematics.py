@@ -42,5 +42,3 @@ def _log1mexp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     far = emit_math("log1p", builder, builder.fneg(emit_math("exp", builder, x)))
     near = emit_math("log", builder, builder.fneg(emit_math("expm1", builder, x)))
     return builder.select(builder.fcmp_ordered("<", x, x.type(-math.log(2.0))), far, near)
-
-

@@ -17,7 +17,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.scalar.basic import ScalarType
 from pytensor.tensor.type import TensorType
 
-from ptml.backends.numba.plan import assembling, elementwise, own, products, views
+from ptml.backends.numba.plan import assembling, checking, drawing, elementwise, products, views
 from ptml.backends.numba.plan.errors import Unsupported, raise_at
 from ptml.backends.numba.plan.fallback import PythonStep, evaluate
 from ptml.backends.numba.plan.lowering import rule_for
@@ -28,7 +28,7 @@ from ptml.backends.numba.plan.table import Table
 __all__ = ["Finish", "Planner", "Start", "layout"]
 
 #: The rooms whose rules there are.
-ROOMS = (assembling, elementwise, own, products, views)
+ROOMS = (assembling, checking, drawing, elementwise, products, views)
 
 
 def layout(value: Any) -> Any:

@@ -24,6 +24,11 @@ Emitter = Callable[[ir.IRBuilder, Sequence[ir.Value], Sequence[str], str], ir.Va
 
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul"}
 
+# What C compilers do too: a product and a sum may be rounded once, and a division by what stays the same in a
+# loop may become a product with its inverse.
+_FUSED = ("contract",)
+_INVERTED = ("arcp", "contract")
+
 
 def intrinsic(builder: ir.IRBuilder, name: str, *operands: ir.Value) -> ir.Value:
     """Call an LLVM intrinsic of operands of one type, such as ``llvm.sqrt``."""
@@ -33,7 +38,11 @@ def intrinsic(builder: ir.IRBuilder, name: str, *operands: ir.Value) -> ir.Value
 
 
 def emit_scalar(
-    builder: ir.IRBuilder, op: ps.ScalarOp, operands: Sequence[ir.Value], dtypes: Sequence[str], out: list[str]
+    builder: ir.IRBuilder,
+    op: ps.ScalarOp,
+    operands: Sequence[ir.Value],
+    dtypes: Sequence[str],
+    out: list[str],
 ) -> list[ir.Value]:
     """Compute a scalar op, or a whole graph of them.
 
@@ -71,9 +80,7 @@ def emit_scalar(
         wanted = [output.type.dtype for output in node.outputs]
         results = emit_scalar(builder, node.op, values, kinds, wanted)
         known.update(zip(node.outputs, zip(results, wanted, strict=True), strict=True))
-    return [
-        convert(builder, *value(output), dtype) for output, dtype in zip(graph.outputs, out, strict=True)
-    ]
+    return [convert(builder, *value(output), dtype) for output, dtype in zip(graph.outputs, out, strict=True)]
 
 
 def identity(kind: str, dtype: str) -> ir.Constant:
@@ -98,7 +105,13 @@ def combine(builder: ir.IRBuilder, kind: str, a: ir.Value, b: ir.Value, dtype: s
         return _extreme(kind)(builder, (a, b), (dtype, dtype), dtype)
     if kind == "add" and dtype == "bool":
         return builder.or_(a, b)
-    name = {"add": "add", "mul": "and_" if dtype == "bool" else "mul", "and": "and_", "or": "or_", "xor": "xor"}
+    name = {
+        "add": "add",
+        "mul": "and_" if dtype == "bool" else "mul",
+        "and": "and_",
+        "or": "or_",
+        "xor": "xor",
+    }
     return getattr(builder, name[kind])(a, b)
 
 
@@ -111,7 +124,7 @@ def _chain(kind: str) -> Emitter:
         total, *rest = _cast(builder, operands, dtypes, out)
         for x in rest:
             if is_float(out):
-                total = getattr(builder, _FLOAT[kind])(total, x)
+                total = getattr(builder, _FLOAT[kind])(total, x, flags=_FUSED)
             else:
                 total = combine(builder, kind, total, x, out)
         return total
@@ -121,11 +134,11 @@ def _chain(kind: str) -> Emitter:
 
 def _sub(builder, operands, dtypes, out):
     a, b = _cast(builder, operands, dtypes, out)
-    return builder.fsub(a, b) if is_float(out) else builder.sub(a, b)
+    return builder.fsub(a, b, flags=_FUSED) if is_float(out) else builder.sub(a, b)
 
 
 def _true_div(builder, operands, dtypes, out):
-    return builder.fdiv(*_cast(builder, operands, dtypes, out))
+    return builder.fdiv(*_cast(builder, operands, dtypes, out), flags=_INVERTED)
 
 
 def _divisor(builder: ir.IRBuilder, b: ir.Value, signed: bool) -> tuple[ir.Value, ir.Value]:
@@ -211,7 +224,7 @@ def _sign(builder, operands, dtypes, out):
 
 def _sqr(builder, operands, dtypes, out):
     (x,) = _cast(builder, operands, dtypes, out)
-    return builder.fmul(x, x) if is_float(out) else combine(builder, "mul", x, x, out)
+    return builder.fmul(x, x, flags=_FUSED) if is_float(out) else combine(builder, "mul", x, x, out)
 
 
 def _reciprocal(builder, operands, dtypes, out):
@@ -249,8 +262,10 @@ def _switch(builder, operands, dtypes, out):
 
 def _clip(builder, operands, dtypes, out):
     x, low, high = _cast(builder, operands, dtypes, out)
-    compare = builder.fcmp_ordered if is_float(out) else (
-        builder.icmp_signed if is_signed(out) else builder.icmp_unsigned
+    compare = (
+        builder.fcmp_ordered
+        if is_float(out)
+        else (builder.icmp_signed if is_signed(out) else builder.icmp_unsigned)
     )
     return builder.select(compare("<", x, low), low, builder.select(compare(">", x, high), high, x))
 
@@ -270,7 +285,9 @@ def _invert(builder, operands, dtypes, out):
 
 
 def _is_nan(builder, operands, dtypes, out):
-    return builder.fcmp_unordered("uno", operands[0], operands[0]) if is_float(dtypes[0]) else constant(0, out)
+    return (
+        builder.fcmp_unordered("uno", operands[0], operands[0]) if is_float(dtypes[0]) else constant(0, out)
+    )
 
 
 def _is_inf(builder, operands, dtypes, out):

@@ -85,7 +85,9 @@ class Schedule:
         units = _units(fgraph, order)
         self.units = self._ordered(units)
         self.last_use = self._last_uses()
-        self.last_raising = max((k for k, unit in enumerate(self.units) if not is_safe(unit.node)), default=-1)
+        self.last_raising = max(
+            (k for k, unit in enumerate(self.units) if not is_safe(unit.node)), default=-1
+        )
         self.readers = self._readers(range(len(self.units)), self.units)
         self.escaping = {root for v in fgraph.outputs for root in self._roots(v)}
 

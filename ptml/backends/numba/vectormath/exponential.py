@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from ptml.backends.numba.vectormath.lane import Integer, Real, constant, polynomial, power_of_two, select
+from ptml.backends.numba.vectormath.lane import Integer, Real, polynomial, power_of_two, select
 
 __all__ = ["exp", "exp2", "expm1", "scaled_exp", "sigmoid", "tanh"]
 
@@ -102,6 +102,16 @@ def _expm1_within(x: Real) -> Real:
     return 2.0 * half.times_plus(small, half - 0.5)
 
 
+def _corrected(quotient: Real, numerator: Real, divisor: Real, lost: Real, inverse: Real) -> Real:
+    """Add to a quotient what the rounding of the division and of the divisor took from it.
+
+    The divisor is off by ``lost``; ``inverse`` may be rough. Where the processor cannot multiply and add with
+    one rounding, only the divisor's part is made good.
+    """
+    remainder = (-quotient).times_plus(divisor, numerator) - quotient * lost
+    return remainder.times_plus(inverse, quotient)
+
+
 def exp(x: Real) -> Real:
     """Write exp: at most 1 ulp in both widths."""
     return scaled_exp(x.within(*RANGE[str(x.type)]))
@@ -129,7 +139,13 @@ def tanh(x: Real) -> Real:
     size = x.absolute()
     size = select(size > ONE[str(x.type)], ONE[str(x.type)], size)
     e = _expm1_within(size + size)
-    return (e / (e + 2.0)).signed_like(x)
+    divisor = e + 2.0
+    ratio = e / divisor
+    back = divisor - e
+    lost = (e - (divisor - back)) + (2.0 - back)
+    # 1 / (e + 2) is half of what the ratio lacks to 1.
+    ratio = _corrected(ratio, e, divisor, lost, 0.5 - 0.5 * ratio)
+    return ratio.signed_like(x)
 
 
 def sigmoid(x: Real) -> Real:
@@ -138,4 +154,9 @@ def sigmoid(x: Real) -> Real:
     Only exp(-|x|) is computed, which cannot overflow: it is the numerator where x is negative.
     """
     e = scaled_exp((-x.absolute()).within(RANGE[str(x.type)][0], 0.0))
-    return select(x < 0.0, e, constant(x, 1.0)) / (e + 1.0)
+    negative = x < 0.0
+    numerator = select(negative, e, 1.0)
+    divisor = e + 1.0
+    ratio = numerator / divisor
+    inverse = select(negative, 1.0 - ratio, ratio)
+    return _corrected(ratio, numerator, divisor, e - (divisor - 1.0), inverse)

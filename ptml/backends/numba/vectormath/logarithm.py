@@ -133,7 +133,8 @@ def _log1p_within(x: Real) -> Real:
     back = total - 1.0
     lost = (1.0 - (total - back)) + (x - back)
     k, rest = _halved(total)
-    f = lost.times_plus(power_of_two(-k), rest - 1.0)
+    # In halves, so that 2**-k stays in the range of normal numbers or becomes zero.
+    f = (0.5 * lost).times_plus(power_of_two(-k + 1), rest - 1.0)
     return joined(k.to_real(x.type), f)
 
 

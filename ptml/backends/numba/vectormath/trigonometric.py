@@ -83,17 +83,13 @@ def _vector_form(module: ir.Module, name: str, chooser: ir.Function, width: int)
     x, usual = written.args
     limits = [ir.Constant(double, limit) for limit in (LARGE, -LARGE)]
     above, below = (ir.Constant(kind, [limit] * width) for limit in limits)
-    large = builder.or_(
-        builder.fcmp_ordered(">=", x, above), builder.fcmp_ordered("<=", x, below)
-    )
+    large = builder.or_(builder.fcmp_ordered(">=", x, above), builder.fcmp_ordered("<=", x, below))
     as_one = builder.bitcast(large, ir.IntType(width))
     builder.cbranch(builder.icmp_unsigned("!=", as_one, ir.Constant(ir.IntType(width), 0)), each, done)
     builder.position_at_end(each)
     i = builder.phi(index)
     before = builder.phi(kind)
-    element = builder.call(
-        chooser, [builder.extract_element(x, i), builder.extract_element(before, i)]
-    )
+    element = builder.call(chooser, [builder.extract_element(x, i), builder.extract_element(before, i)])
     after = builder.insert_element(before, element, i)
     following = builder.add(i, ir.Constant(index, 1))
     builder.cbranch(builder.icmp_signed("<", following, ir.Constant(index, width)), each, done)
