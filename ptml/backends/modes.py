@@ -67,6 +67,17 @@ class Backend:
             return jax.enable_x64(True)
         return nullcontext()
 
+    def within(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Give a function whose calls happen within the backend's context."""
+        if self.name != "jax":
+            return function
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self.context():
+                return function(*args, **kwargs)
+
+        return call
+
     @property
     def resident(self) -> Callable[[np.ndarray], Any]:
         """The function that makes a numpy array one of the backend's own."""

@@ -135,13 +135,21 @@ class Program:
                 self.store.move(backend.residence, backend.resident)
         start = time.perf_counter()
         try:
-            with backend.context():
-                results = self.function(*batch, **named)
+            results = self._run(*batch, **named)
         except Exception as error:
             raise self._explained(error, batch, named) from error
         arrays = self._arrays(results)
         self.timings.record(time.perf_counter() - start)
         return self._finished(arrays)
+
+    @cached_property
+    def _run(self) -> Callable[..., Any]:
+        """The compiled function, within what the backend needs around a call."""
+        return self.backend.within(self.function)
+
+    @cached_property
+    def _dtypes(self) -> list[str]:
+        return [variable.type.dtype for variable in self._threaded.outputs]
 
     def _finished(self, arrays: list[np.ndarray]) -> Any:
         """Raise what the backend could not, and give the outputs as they were asked for."""
@@ -153,8 +161,7 @@ class Program:
 
     def _arrays(self, results: Sequence[Any]) -> list[np.ndarray]:
         """Give results as numpy arrays of the dtypes declared, whatever the backend works in."""
-        declared = (variable.type.dtype for variable in self._threaded.outputs)
-        return [np.asarray(result, dtype) for result, dtype in zip(results, declared, strict=True)]
+        return [np.asarray(result, dtype) for result, dtype in zip(results, self._dtypes, strict=True)]
 
     def _explained(self, error: Exception, batch: Sequence[Any], named: dict[str, Any]) -> Exception:
         """Give the error that says what to write instead, where we know."""
@@ -193,11 +200,12 @@ class Program:
         return [*entries.values(), *self.inputs], lower(self._threaded, entries).everything
 
     @cached_property
-    def _pure_function(self) -> Function:
+    def _pure_function(self) -> Callable[..., Any]:
         inputs, outputs = self._explicit
         options = {**self._options, "on_unused_input": "ignore"}
         with self.backend.context():
-            return pytensor.function([In(v, borrow=True) for v in inputs], outputs, **options)
+            compiled = pytensor.function([In(v, borrow=True) for v in inputs], outputs, **options)
+        return self.backend.within(compiled)
 
     def pure(self, state: State, *batch: Any) -> tuple[Any, State]:
         """Run the program on a state given, and give the state that it leads to.
@@ -221,8 +229,7 @@ class Program:
             raise AddressError(LACKS.format(missing=", ".join(missing)))
         values = [np.asarray(state[place.address]) for place in self._placed]
         try:
-            with self.backend.context():
-                results = self._pure_function(*values, *batch)
+            results = self._pure_function(*values, *batch)
         except Exception as error:
             raise self._wrong_leaf(state) or self._explained(error, batch, {}) from error
         n = len(self._threaded.outputs)

@@ -107,7 +107,9 @@ def test_functions_of_two_numbers_with_broadcasting(name):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "uint32", "int32"])
-@pytest.mark.parametrize("name", ["add", "sub", "mul", "floor_div", "mod", "maximum", "minimum", "lt", "switch"])
+@pytest.mark.parametrize(
+    "name", ["add", "sub", "mul", "floor_div", "mod", "maximum", "minimum", "lt", "switch"]
+)
 def test_functions_of_integers(name, dtype):
     x, y = pt.vector("x", dtype=dtype), pt.vector("y", dtype=dtype)
     a, b = RNG.integers(0, 100, (2, 50)).astype(dtype)
@@ -219,9 +221,15 @@ def test_operands_that_lie_anyhow(layout, other):
 
 
 def test_products():
-    x, y, v = pt.matrix("x", dtype="float64"), pt.matrix("y", dtype="float64"), pt.vector("v", dtype="float64")
+    x, y, v = (
+        pt.matrix("x", dtype="float64"),
+        pt.matrix("y", dtype="float64"),
+        pt.vector("v", dtype="float64"),
+    )
     outputs = [x @ y, y.T @ x.T, x @ v, v @ y, pt.outer(v, v), pt.dot(v, v), (x @ y)[::2, 1:]]
-    agree([x, y, v], outputs, [matrix(3, 4), matrix(4, 4), matrix(4)], [matrix(1, 1), matrix(1, 1), matrix(1)])
+    agree(
+        [x, y, v], outputs, [matrix(3, 4), matrix(4, 4), matrix(4)], [matrix(1, 1), matrix(1, 1), matrix(1)]
+    )
 
 
 @pytest.mark.parametrize(("m", "k", "n"), [(0, 3, 2), (3, 0, 2), (3, 2, 0), (1, 5, 1), (1, 1, 5), (0, 0, 0)])
@@ -329,7 +337,9 @@ def test_loops():
     w = pt.matrix("w", dtype="float64")
     states = pytensor.scan(lambda row, h, w: pt.tanh(row + h @ w), [x], [h], [w], return_updates=False)
     outputs = [states, states[-1], pt.grad(states[-1].sum(), w)]
-    agree([x, h, w], outputs, [matrix(4, 3), matrix(3), matrix(3, 3)], [matrix(2, 3), matrix(3), matrix(3, 3)])
+    agree(
+        [x, h, w], outputs, [matrix(4, 3), matrix(3), matrix(3, 3)], [matrix(2, 3), matrix(3), matrix(3, 3)]
+    )
 
 
 def test_branches():

@@ -1,12 +1,13 @@
 """Elementary functions as LLVM instructions that LLVM's loop vectorizer turns into vector code.
 
-A call of the C library's tanh in a loop keeps the loop scalar. The functions here are arithmetic and selections
-without branches, calls or tables, so that a loop around them is as vectorizable as one around an addition. Each is
-written into a module once, as a private function that is inlined, by `emit`.
+A call of the C library's tanh in a loop keeps the loop scalar. The functions here are arithmetic and
+selections without branches or tables, so that a loop around them is as vectorizable as one around an
+addition. `emit` writes each into a module once, as a private function that is inlined.
 
-None of their instructions carries a fast-math flag, whatever flags the caller's carry: the low parts that make the
-results right must not be reassociated away. They rely on denormal numbers being kept, as they are unless a process
-has told its processor otherwise.
+None of their instructions carries a fast-math flag, whatever flags the caller's carry: the low parts that
+make the results right must not be reassociated away. They hold their bounds with and without an instruction
+that multiplies and adds with one rounding. They rely on denormal numbers being kept, as they are unless a
+process has told its processor otherwise.
 """
 
 from __future__ import annotations
@@ -52,6 +53,28 @@ _FUNCTIONS: dict[str, Callable[..., lane.Real]] = {
 
 #: The functions that `emit` writes.
 SUPPORTED: frozenset[str] = frozenset(_FUNCTIONS)
+
+#: The greatest distance from the true value, in units in the last place of the result (a denormal's being the
+#: least number), in float32 and in float64.
+BOUNDS: dict[str, tuple[float, float]] = {
+    "cos": (1, 1),
+    "erf": (2, 2),
+    "erfc": (1, 4),
+    "exp": (2, 2),
+    "exp2": (2, 2),
+    "expm1": (2, 2),
+    "log": (1, 1),
+    "log10": (1, 1),
+    "log1p": (2, 2),
+    "log2": (1, 1),
+    "pow": (1, 2),
+    "rsqrt": (2, 2),
+    "sigmoid": (2, 2),
+    "sin": (1, 1),
+    "softplus": (2, 2),
+    "sqrt": (0.5, 0.5),
+    "tanh": (2, 2),
+}
 
 #: How many arguments each takes.
 ARITY: dict[str, int] = {name: 2 if name == "pow" else 1 for name in sorted(SUPPORTED)}

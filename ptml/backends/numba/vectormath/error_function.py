@@ -1,10 +1,13 @@
 """erf and erfc.
 
 Near zero, ``erf(x) = x + x*P(x*x)``. Further out ``erf(a) = 1 - exp(G(a))``, G a polynomial close to
-``log(erfc(a))``, which may be rough: ``erfc(a)`` is at most 0.16 there. erfc itself has to be right relative to
-its own size down to the least denormal: ``erfc(a) = exp(-a*a) * H(q) / (1 + 2a)`` with ``q = (a - 4) / (a + 4)``,
-which brings the half line onto a short interval (M. M. Shepherd and J. G. Laframboise, Mathematics of Computation
-36, 1981). P, G and H are polynomials of least greatest error, by Remez' exchange.
+``log(erfc(a))``, which may be rough: ``erfc(a)`` is at most 0.16 there.
+
+erfc itself has to be right relative to its own size down to the least denormal: ``erfc(a) = exp(-a*a) *
+H(q) / (1 + 2a)`` with ``q = (a - 4) / (a + 4)``, which brings the half line onto a short interval (M. M.
+Shepherd and J. G. Laframboise, Mathematics of Computation 36, 1981).
+
+P, G and H are polynomials of least greatest error, by Remez' exchange, their coefficients then rounded.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """log and its relatives: log2, log10, log1p, softplus.
 
-``log(x) = k * ln 2 + log(1 + f)`` with ``1 + f`` between the roots of 1/2 and of 2. With ``s = f / (2 + f)``,
-``log(1 + f) = 2 * artanh(s) = f - s * (f - s*s*R(s*s))``, R by Remez' exchange; ``f - f*f/2`` is split off first,
-which is most of it, so that what is rounded is small (W. J. Cody and W. Waite, Software Manual for the
-Elementary Functions, 1980, chapter 5; the split as P. T. P. Tang gives it, ACM TOMS 16, 1990).
+``log(x) = k * ln 2 + log(1 + f)`` with ``1 + f`` between the roots of 1/2 and of 2. With ``s = f / (2 +
+f)``, ``log(1 + f) = 2 * artanh(s) = f - (f*f/2 - s * (f*f/2 + s*s*R(s*s)))``, in which all but f is small
+(W. J. Cody and W. Waite, Software Manual for the Elementary Functions, 1980, chapter 5). R is the
+polynomial of least greatest error, by Remez' exchange, its coefficients then rounded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """pow, and the root and its inverse.
 
-``x**y = exp(y * log(x))``. In float64 the logarithm is needed to more bits than a number has: it is carried as the
-sum of two (T. J. Dekker, Numerische Mathematik 18, 1971). In float32 a float64 has bits to spare.
+``x**y = exp(y * log(x))``. In float64 the logarithm is needed to more bits than a number has: it is carried
+as the sum of two (T. J. Dekker, Numerische Mathematik 18, 1971). In float32 a float64 has bits to spare.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _magnitude(size: Real, y: Real) -> Real:
 def power(x: Real, y: Real) -> Real:
     """Write x**y: at most 1 ulp in float32, 2 ulp in float64.
 
-    Special values are those of C's pow: ``x**0`` and ``1**y`` are 1 even for NaN, a negative number to a power
-    that is no whole number is NaN.
+    Special values are those of C's pow: ``x**0`` and ``1**y`` are 1 even for NaN, and a negative number to a
+    power that is no whole number is NaN.
     """
     size = x.absolute()
     ordinary = (size > 0.0) & (size < INFINITY)

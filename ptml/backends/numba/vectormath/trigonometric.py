@@ -1,13 +1,14 @@
 """sin and cos.
 
-The angle is reduced to ``|r| <= pi/4`` by subtracting a multiple of pi/2 in four parts, of which the products with
-the first three are exact for multiples below 2**20 (W. J. Cody and W. Waite, Software Manual for the Elementary
-Functions, 1980, chapter 8). float32 is computed in float64 with two parts.
+The angle is reduced to ``|r| <= pi/4`` by subtracting a multiple of pi/2 in four parts, of which the
+products with the first three are exact for multiples below 2**20 (W. J. Cody and W. Waite, Software Manual
+for the Elementary Functions, 1980, chapter 8). float32 is computed in float64 with two parts.
 
-Angles beyond 2**20 need a number pi/2 of a thousand bits, and hardly ever occur: they take the C library's function,
-one by one. So that this does not keep LLVM from vectorizing the loop, the call of the
-function that chooses names vector forms of it (LLVM's "vector-function-abi-variant"), which look whether any element of a vector
-is large, and only then go through its elements. Where LLVM knows no such form the loop runs scalar, and as right.
+Angles beyond 2**20 need a number pi/2 of a thousand bits, and hardly ever occur: they take the C library's
+function, one by one. So that this does not keep LLVM from vectorizing the loop, the call of the function
+that chooses names vector forms of it (LLVM's "vector-function-abi-variant"). These look whether any element
+of a vector is large, and only then go through the elements. Where LLVM knows no such form the loop runs
+scalar, and as right.
 """
 
 from __future__ import annotations
