@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any, ClassVar
 
 import pytensor.tensor as pt
-from pytensor.gradient import disconnected_type
+from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.replace import _vectorize_node, clone_replace
@@ -54,10 +54,23 @@ class _FirstInput(Op):
 
 
 class InTraining(_FirstInput):
-    """Compute the first input in training and the second, which is of the same type, in prediction."""
+    """Compute the first input in training and the second, which is of the same type, in prediction.
+
+    So does its gradient: a prediction's is that of the second input alone.
+    """
 
     def make_node(self, training: Variable, prediction: Variable) -> Apply:
         return Apply(self, [training, training.type.filter_variable(prediction)], [training.type()])
+
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
+        return [[True], [True]]
+
+    def pullback(self, inputs: list[Any], outputs: list[Any], cotangents: list[Any]) -> list[Any]:
+        [cotangent] = cotangents
+        if isinstance(cotangent.type, DisconnectedType):
+            return [disconnected_type(), disconnected_type()]
+        none = pt.zeros_like(cotangent)
+        return [self(cotangent, none), self(none, cotangent)]
 
 
 class Advance(_FirstInput):
@@ -93,7 +106,7 @@ def in_training(training: Any, prediction: Any) -> TensorVariable:
     Parameters
     ----------
     training, prediction : tensor-like
-        Two values of one type. The gradient flows through `training`.
+        Two values of one type. The gradient is of the one that is computed.
 
     Returns
     -------

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.gradient import disconnected_grad
 from pytensor.graph.basic import Apply, Constant, Variable, clone_get_equiv
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import graph_inputs
@@ -16,7 +17,7 @@ from pytensor.scan.utils import until
 from pytensor.tensor.subtensor import Subtensor
 
 from ptml.application import Application, DrawNumber, Reading, next_ordinal
-from ptml.bits import FoldIn, Numbered
+from ptml.bits import Draw, FoldIn
 from ptml.compile.thread import sequence
 from ptml.flatten import flattened_graph, outermost_calls
 from ptml.marks import Advance, InTraining
@@ -100,7 +101,8 @@ class _Step:
     ) -> Any:
         memo: dict[Any, Any] = dict(zip(self.arguments, arguments, strict=True))
         memo.update(zip(self.held, held, strict=True))
-        memo.update(zip(self.carried.values(), carried, strict=True))
+        # No gradient flows through statistics, from one application to the next.
+        memo.update(zip(self.carried.values(), map(disconnected_grad, carried), strict=True))
         if iteration is not None:
             memo.update({key: FoldIn()(key, iteration) for key in self.keys})
         every = [*self.results, *self.moved]
@@ -116,7 +118,7 @@ class _Step:
 
 def _uses(node: Apply) -> list[Application]:
     """Give the uses of slots that a node stands for."""
-    if isinstance(node.op, Numbered):
+    if isinstance(node.op, Draw):
         return [node.inputs[1]] if isinstance(node.inputs[1], DrawNumber) else []
     if isinstance(node.op, Advance):
         return [read for read, _ in Advance.moves(node) if isinstance(read, Reading)]
@@ -177,6 +179,7 @@ def scan(
     --------
     >>> import numpy as np
     >>> import pytensor.tensor as pt
+from pytensor.gradient import disconnected_grad
     >>> import ptml
     >>> x = pt.vector("x")
     >>> total = ptml.scan(lambda x_t, before: before + x_t, sequences=x, outputs_info=pt.zeros(()))

@@ -10,6 +10,7 @@ from pytensor.graph.basic import Variable
 from ptml.compile.function import build
 from ptml.compile.program import Program
 from ptml.optim.transform import take_step
+from ptml.optim.updates import as_parameters
 from ptml.start import slots
 from ptml_state import Role, SlotVariable, State, Store
 
@@ -20,6 +21,10 @@ NO_PARAMETERS = (
     "give parameters=."
 )
 RULE_FIRST = "compile_train(loss, rule): the loss is a scalar tensor; got {loss}. Are the two swapped?"
+NOT_A_RULE = (
+    "compile_train(loss, rule): the rule is a transform such as adam(1e-3), or a function of a loss and "
+    "parameters; got {rule}."
+)
 NOT_A_SEQUENCE = "extra_outputs is a sequence of tensors; got {given}. Write extra_outputs=[{given}]."
 
 
@@ -92,10 +97,12 @@ def compile_train(
     """
     if not isinstance(loss, Variable):
         raise TypeError(RULE_FIRST.format(loss=repr(loss)))
+    if not callable(rule) or isinstance(rule, type):
+        raise TypeError(NOT_A_RULE.format(rule=rule.__name__ if isinstance(rule, type) else repr(rule)))
     if isinstance(extra_outputs, Variable):
         raise TypeError(NOT_A_SEQUENCE.format(given=extra_outputs))
     extra_outputs = list(extra_outputs or ())
-    handles = slots(loss, Role.PARAMETER) if parameters is None else tuple(parameters)
+    handles = slots(loss, Role.PARAMETER) if parameters is None else as_parameters(parameters)
     if not handles and parameters is None:
         raise ValueError(NO_PARAMETERS)
     updates = take_step(rule, loss, handles)

@@ -162,7 +162,7 @@ def test_sublayers_under_an_unnamed_layer_are_numbered_with_it():
     one, two = Twin(n=1), Twin(n=1)
     addresses = ["Twin_1/left", "Twin_1/right", "Twin_2/left", "Twin_2/right"]
     assert list(ptml.init(Sequential(one, two), seed=0)) == [f"{a}/{s}" for a in addresses for s in "Wb"]
-    assert list(ptml.init(one, seed=0))[0] == "Twin/left/W"
+    assert next(iter(ptml.init(one, seed=0))) == "Twin/left/W"
 
 
 def test_sublayers_used_alone_are_numbered_by_what_builds_them():

@@ -147,9 +147,7 @@ def test_a_graph_and_its_network_give_one_numbering(X, way):
     net = swapped()
     graph = WAYS[way](net, X)
     assert calls_in([graph]) == [net]
-    from_network = {
-        handle: place for handle, place in zip(ptml.slots(net), ptml.init(net, seed=0), strict=True)
-    }
+    from_network = dict(zip(ptml.slots(net), ptml.init(net, seed=0), strict=True))
     from_graph = dict(zip(ptml.slots(graph), ptml.init(graph, seed=0), strict=True))
     assert from_graph.items() <= from_network.items()
     assert net.first.W in from_graph

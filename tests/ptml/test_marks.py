@@ -77,7 +77,7 @@ def test_advance_outside_a_layer_is_one_application(X):
 
 def test_only_statistics_advance(X):
     centred = Centred("c")
-    with pytest.raises(TypeError, match="c/W.* is not the handle of a statistic"):
+    with pytest.raises(TypeError, match=r"c/W.* is not the handle of a statistic"):
         ptml.advance(X, {centred.W: X[0]})
     with pytest.raises(TypeError, match="is not the handle of a statistic"):
         ptml.advance(X, {X: X})
@@ -85,7 +85,7 @@ def test_only_statistics_advance(X):
 
 @pytest.mark.parametrize("new", [pt.ones((2,), dtype="int64"), pt.ones((2, 2)), pt.ones((3,))])
 def test_a_new_value_has_the_type_of_its_statistic(X, new):
-    with pytest.raises(TypeError, match="The new value of c/mean is .* Cast or reshape it"):
+    with pytest.raises(TypeError, match=r"The new value of c/mean is .* Cast or reshape it"):
         ptml.advance(X, {Centred("c").mean: new})
 
 

@@ -132,7 +132,7 @@ def test_a_tied_layer_has_one_set_of_leaves_and_shows_its_uses():
         "fc/W": 1,
         "fc/b": 1,
     }
-    assert str(state).count("shared ×2") == 2
+    assert str(state).count("shared \N{MULTIPLICATION SIGN}2") == 2
 
 
 def test_equal_layers_that_are_two_objects_are_two():
@@ -142,8 +142,8 @@ def test_equal_layers_that_are_two_objects_are_two():
 def test_two_layers_of_one_given_name_are_refused_with_both(X):
     one, two = linear("fc"), Linear("fc", n_in=2, n_out=3)
     message = (
-        r"the address 'fc/W': one of Linear\('fc', n_in=2, n_out=2\), one of Linear\('fc', n_in=2, n_out=3\)\. "
-        r"Give one of the two another name"
+        r"the address 'fc/W': one of Linear\('fc', n_in=2, n_out=2\), one of Linear\('fc', n_in=2, "
+        r"n_out=3\)\. Give one of the two another name"
     )
     with pytest.raises(ValueError, match=message):
         ptml.init(Sequential(one, two), seed=0)

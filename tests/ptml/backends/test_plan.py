@@ -296,7 +296,8 @@ def test_joining_splitting_and_allocating():
     x, y, n = pt.matrix("x", dtype="float64"), pt.matrix("y", dtype="float32"), pt.scalar("n", dtype="int64")
     a, b = pt.split(x, [1, 2], axis=1)
     outputs = [
-        pt.concatenate([x, y]), pt.concatenate([x.T, y.T], axis=1), pt.stack([x.sum(), x.max()]), a + 1, b.sum(),
+        pt.concatenate([x, y]), pt.concatenate([x.T, y.T], axis=1), pt.stack([x.sum(), x.max()]), a + 1,
+        b.sum(),
         pt.zeros((x.shape[0], 4)) + 1, pt.alloc(x[0], 5, 3), pt.arange(x.shape[0]), pt.eye(x.shape[1]),
         pt.arange(n), pt.zeros((n, 2)), pt.tile(x, (2, 2)), pt.repeat(x, 2, axis=0), pt.ones_like(x),
     ]  # fmt: skip
@@ -525,3 +526,12 @@ def test_numbers_that_are_no_probabilities_raise():
     assert f(np.array([[0.0, 1.0], [np.nan, 0.5]], "f4")).shape == (2, 2)
     with pytest.raises(ValueError, match=r"Loss: target 1\.5 is not between 0 and 1"):
         f(np.array([[0.0, 1.5]], "f4"))
+
+
+def test_a_result_that_is_a_cell_is_its_value_before_the_call():
+    x = pt.vector("x", dtype="float64")
+    w, v = pytensor.shared(np.ones(2), name="w"), pytensor.shared(np.zeros(2), name="v")
+    f = pytensor.function([x], [w], updates={w: x, v: x}, mode=PLAN)
+    assert [f(np.full(2, k))[0].tolist() for k in (5.0, 6.0)] == [[1, 1], [5, 5]]
+    assert w.get_value().tolist() == v.get_value().tolist() == [6, 6]
+    assert w.get_value(borrow=True) is not v.get_value(borrow=True)

@@ -151,14 +151,16 @@ def arguments(name, dtype):
     grid = np.meshgrid(np.concatenate([some, [-1.5, 3.25]]), whole)
     bases += [x, np.abs(x), grid[0].ravel()]
     powers += [rng.permutation(x), rng.permutation(x), grid[1].ravel()]
-    return np.concatenate(bases).astype(dtype), np.concatenate(powers).astype(dtype)
+    # Among the random bits are signalling NaNs.
+    with np.errstate(invalid="ignore"):
+        return np.concatenate(bases).astype(dtype), np.concatenate(powers).astype(dtype)
 
 
 def distances(got, wanted):
-    """Units in the last place of the wanted value, rounded to the narrow type's; wrong special values are inf."""
+    """Units of the narrow type in the last place of what is wanted; infinite for a wrong special value."""
     dtype = got.dtype
     limits = np.finfo(dtype)
-    with np.errstate(over="ignore", under="ignore"):
+    with np.errstate(all="ignore"):
         rounded = wanted.astype(dtype)
     finite = np.isfinite(rounded) & np.isfinite(got)
     _, exponent = np.frexp(np.where(finite, wanted, 1))
@@ -177,7 +179,7 @@ def checked(name, run, *arrays):
     worst = int(np.argmax(error))
     bound = BOUNDS[name][got.dtype == np.float64]
     where = [float(array[worst]) for array in arrays]
-    # Half a unit is what rounding the reference itself may seem to lack.
+    # The reference has eleven bits more, so its own error is up to a thousandth of a unit.
     assert error[worst] <= bound * (1 + 1e-3), f"{name}{where} is {got[worst]}, wanted {wanted[worst]}"
     zeros = (got == 0) & (wanted == 0)
     np.testing.assert_array_equal(np.signbit(got[zeros]), np.signbit(wanted[zeros]))
@@ -222,14 +224,14 @@ def test_one_large_angle_among_small_ones_takes_the_library_alone(name, dtype):
         mixed[position] = 1e22
         got = run(mixed)
         wide = np.float64(mixed[position])
-        assert got[position] == pytest.approx(getattr(np, name)(wide), rel=2 * np.finfo(dtype).eps)
+        assert got[position] == pytest.approx(getattr(np, name)(wide), rel=2 * float(np.finfo(dtype).eps))
         others = np.arange(67) != position
         np.testing.assert_array_equal(got[others], alone[others])
 
 
 @pytest.mark.parametrize(
     ("dtype", "largest", "least"),
-    [("float32", 88.72284, -103.97208), ("float64", 709.782712893384, -745.1332191019411)],
+    [("float32", 88.7228, -103.97208), ("float64", 709.782712893384, -745.1332191019411)],
 )
 def test_exp_turns_infinite_and_zero_where_it_should(dtype, largest, least):
     edge = np.array([largest, least], dtype)

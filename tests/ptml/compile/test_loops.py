@@ -62,7 +62,9 @@ def test_it_loops_as_pytensors_does():
     steps = {
         "sequence": lambda scan: scan(lambda a: a**2, sequences=x),
         "recurrence": lambda scan: scan(lambda a, b: a + b, sequences=x, outputs_info=pt.zeros(())),
-        "power": lambda scan: scan(lambda b, a: a * b, outputs_info=pt.ones_like(x), non_sequences=x, n_steps=n),
+        "power": lambda scan: scan(
+            lambda b, a: a * b, outputs_info=pt.ones_like(x), non_sequences=x, n_steps=n
+        ),
         "backwards": lambda scan: scan(
             lambda a, b: 2 * b + a, sequences=x, outputs_info=pt.zeros(()), go_backwards=True
         ),
@@ -77,9 +79,9 @@ def test_it_loops_as_pytensors_does():
     }
     for name, step in steps.items():
         wanted = step(lambda *args, **kwargs: pytensor.scan(*args, return_updates=False, **kwargs))
-        results = ptml.function(
-            [x, n], [step(ptml.scan), wanted], mode=PYTHON, on_unused_input="ignore"
-        )(np.array([1.0, 2.0, 3.0]), 3)
+        results = ptml.function([x, n], [step(ptml.scan), wanted], mode=PYTHON, on_unused_input="ignore")(
+            np.array([1.0, 2.0, 3.0]), 3
+        )
         np.testing.assert_array_equal(results[0], results[1], err_msg=name)
 
 
@@ -292,7 +294,7 @@ def test_a_recurrence_with_dropout_and_batch_norm_is_the_one_by_hand(backend):
 @pytest.mark.backends("mlx")
 def test_mlx_refuses_a_loop_with_what_to_do(backend, float32):
     X, drop = Input("X", (None, 4)), Dropout("drop", p=0.5)
-    with pytest.raises(ValueError, match="no conversion of loops to MLX.*Use another backend"):
+    with pytest.raises(ValueError, match=r"no conversion of loops to MLX.*Use another backend"):
         ptml.function([X], ptml.scan(lambda x: drop(x), sequences=X), seed=0, backend=backend)
 
 
@@ -315,7 +317,9 @@ def test_parameters_in_a_loop_are_collected_and_trained():
 
 def test_a_step_that_returns_updates_is_refused():
     x, shared = pt.vector("x"), pytensor.shared(0.0)
-    with pytest.raises(TypeError, match=r"The step of ptml\.scan returns its outputs, and no dict of updates"):
+    with pytest.raises(
+        TypeError, match=r"The step of ptml\.scan returns its outputs, and no dict of updates"
+    ):
         ptml.scan(lambda a: (a, {shared: shared + 1}), sequences=x)
     with pytest.raises(TypeError, match="no dict of updates"):
         ptml.scan(lambda a: a, sequences=x, return_updates=True)

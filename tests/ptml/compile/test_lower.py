@@ -28,8 +28,9 @@ def fc():
 def test_slots_are_replaced_and_the_graph_given_stays_as_it_was(fc):
     X = Input("X", (None, 2))
     W, b = fc.W.type("W"), fc.b.type("b")
-    [before] = thread([fc(X)]).outputs
-    [after] = lower([before], {fc.W.slot: W, fc.b.slot: b})
+    threaded = thread([fc(X)])
+    [before] = threaded.outputs
+    [after] = lower(threaded, {fc.W.slot: W, fc.b.slot: b}).outputs
     roots = {root for root in graph_inputs([after]) if not isinstance(root, Constant)}
     assert roots == {X, W, b}
     assert fc.W in set(graph_inputs([before]))
@@ -37,7 +38,7 @@ def test_slots_are_replaced_and_the_graph_given_stays_as_it_was(fc):
 
 def test_slots_and_inputs_may_themselves_be_outputs(fc):
     X, W = Input("X", (None, 2)), fc.W.type("W")
-    assert lower([X, fc.W], {fc.W.slot: W}) == [X, W]
+    assert lower(thread([X, fc.W]), {fc.W.slot: W}).outputs == [X, W]
     program = ptml.function([X], [X, fc.W, fc.W], seed=0, mode=PYTHON)
     x, W_value, again = program(np.ones((1, 2)))
     np.testing.assert_array_equal(x, np.ones((1, 2)))
@@ -59,12 +60,15 @@ def test_what_a_program_gives_does_not_alias_its_state(fc):
     [
         (
             lambda W: W.astype("float32"),
-            r"The new value of 'fc/W' is float32\[2,3\], and float64\[2,3\] is declared by Linear\('fc', n_in=2, n_out=3\)"
+            r"The new value of 'fc/W' is float32\[2,3\], and float64\[2,3\] is declared by Linear\('fc', .*\)"
             r".*: write \.astype\('float64'\)",
         ),
         (lambda W: W.sum(axis=0), r"The new value of 'fc/W' is float64\[3\], and float64\[2,3\] is declared"),
         (lambda W: W.T, r"The new value of 'fc/W' is float64\[3,2\], and float64\[2,3\] is declared"),
-        (lambda W: pt.ones((), dtype="int64"), r"The new value of 'fc/W' is int64\[\], and float64\[2,3\] is declared"),
+        (
+            lambda W: pt.ones((), dtype="int64"),
+            r"The new value of 'fc/W' is int64\[\], and float64\[2,3\] is declared",
+        ),
     ],
 )
 def test_an_update_of_another_type_is_refused_by_address(fc, new, message):
@@ -90,7 +94,7 @@ def test_a_number_is_an_update_of_a_scalar():
 
 def test_checked_updates_have_their_slots_very_type(fc):
     unknown = pt.matrix("unknown")
-    [new] = checked_updates(thread([], updates={fc.W: unknown}), {fc.W.slot: "fc/W"}).values()
+    [new] = checked_updates(thread([], updates={fc.W: unknown}), {fc.W.slot: "fc/W"}).updates.values()
     assert new.type == fc.W.type
 
 
@@ -103,6 +107,8 @@ def test_a_transform_is_named_with_the_state_that_it_writes_wrongly(fc):
             return updates.with_state({s: s.astype("float32") for s in states})
 
     loss = (fc(Input("X", (None, 2))) ** 2).mean()
-    with pytest.raises(TypeError, match=r"'wrong/mean/fc/W' is float32\[2,3\], and float64\[2,3\] is declared by Wrong\(\)"):
+    with pytest.raises(
+        TypeError, match=r"'wrong/mean/fc/W' is float32\[2,3\], and float64\[2,3\] is declared by Wrong\(\)"
+    ):
         ptml.optim.compile_train(loss, chain(Wrong(), sgd(0.1)), compile_kwargs={"mode": PYTHON})
     assert pytensor.config.floatX == "float64"

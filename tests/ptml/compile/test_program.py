@@ -93,12 +93,19 @@ def test_lists_and_narrower_numbers_are_taken(X):
     [
         (np.ones((3, 5)), r"X takes float64\[\?,2\]; got float64\[3,5\]\. Reshape it"),
         (np.ones(2), r"X takes float64\[\?,2\]; got float64\[2\]\. Reshape it"),
-        (np.ones((1, 2), complex), r"X takes float64\[\?,2\]; got complex128\[1,2\]\. Cast it: X\.astype\('float64'\)"),
+        (
+            np.ones((1, 2), complex),
+            r"X takes float64\[\?,2\]; got complex128\[1,2\]\. Cast it: X\.astype\('float64'\)",
+        ),
     ],
 )
 def test_an_input_that_does_not_fit_is_named_with_what_to_write(X, value, message):
     program = compiled(2 * X, [X])
-    for call in (lambda: program(value), lambda: program(X=value), lambda: program.pure(program.state, value)):
+    for call in (
+        lambda: program(value),
+        lambda: program(X=value),
+        lambda: program.pure(program.state, value),
+    ):
         with pytest.raises(TypeError, match=message):
             call()
 
@@ -106,7 +113,9 @@ def test_an_input_that_does_not_fit_is_named_with_what_to_write(X, value, messag
 def test_a_wider_input_is_not_rounded(float32):
     X, labels = Input("X", (None, 2)), Input("labels", (None,), dtype="int64")
     program = compiled(X.sum() + labels.sum(), [X, labels])
-    with pytest.raises(TypeError, match=r"X takes float32.*got float64.*X\.astype\('float32'\), or declare the input with"):
+    with pytest.raises(
+        TypeError, match=r"X takes float32.*got float64.*X\.astype\('float32'\), or declare the input with"
+    ):
         program(np.ones((1, 2)) / 3, np.zeros(1, "int64"))
     with pytest.raises(TypeError, match=r"labels takes int64.*got float64.*labels\.astype\('int64'\)"):
         program(np.ones((1, 2), "float32"), np.zeros(1))
@@ -126,7 +135,7 @@ def test_a_wrong_number_of_inputs_is_pytensors_error(X):
     program = compiled(2 * X, [X])
     with pytest.raises(TypeError, match="input"):
         program()
-    with pytest.raises(TypeError, match="input|argument"):
+    with pytest.raises(TypeError, match="Too many"):
         program(np.ones((1, 2)), np.ones((1, 2)))
 
 
@@ -166,7 +175,9 @@ def test_a_pure_program_refuses_what_is_outside_of_the_state(X):
         compiled(X, [X], updates={shared: shared + X.sum()}),
         compiled(X, [X], updates={shared: np.float64(3.0) + 0 * X.sum()}),
     ):
-        with pytest.raises(ValueError, match=r"shared variables mine, which are no part of a State.*Declare a slot"):
+        with pytest.raises(
+            ValueError, match=r"shared variables mine, which are no part of a State.*Declare a slot"
+        ):
             program.pure(State({}), np.ones((1, 2)))
 
 

@@ -381,7 +381,7 @@ def test_calls_whose_data_flow_against_their_order_are_refused():
     X, Z, bn = Input("X", (None, 1)), Input("Z", (None, 1)), BatchNorm("bn", n_in=1)
     early, late = bn(X), bn(Z)
     with pytest.raises(
-        ValueError, match="an earlier call reads depends on a later one.*call the layers anew"
+        ValueError, match=r"an earlier call reads depends on a later one.*call the layers anew"
     ):
         compiled(early, [Z], givens={X: 2 * late + 1})
 
@@ -398,7 +398,7 @@ def test_prediction_resolves_every_mark_and_advances_nothing(X):
 def test_what_is_threaded_has_slots_inputs_and_constants_as_roots(X):
     net = Sequential(Linear("fc", n_in=2, n_out=2), BatchNorm("bn", n_in=2), Dropout("drop", p=0.5))
     threaded = thread([net(X)])
-    handles = {handle for handle in ptml.slots(net)}
+    handles = set(ptml.slots(net))
     assert set(threaded.roots) == {X, *handles}
     shared = pytensor.shared(1.0)
     assert thread([X * shared], updates={shared: shared + 1}).shared_updates.keys() == {shared}

@@ -21,16 +21,31 @@ GEMM_WORDS = 13
 
 _PREFIX = {"float32": "s", "float64": "d"}
 
-# The table's first word is the routine; the others are what it takes.
+#: Products of fewer multiplications run on one thread: a second one costs more to wake than it saves, and
+#: much more where another process has its core.
+SMALL = 2**22
+
+_NO_BLAS = "SciPy's BLAS has no {name!r}; this SciPy is too old for plans. Use backend='c', or update SciPy."
+
+# What sets the number of threads for the calls that follow, and gives the number that it was.
+_SETTERS = ("openblas_set_num_threads_local", "scipy_openblas_set_num_threads_local")
+
+# The table begins with the routine and what sets the number of threads; what the routine takes follows.
 _CALL = """
 define i32 @kernel(ptr %table) {{
 {loads}
   call void %a0({arguments})
   ret i32 0
 }}
-"""
 
-_NO_BLAS = "SciPy's BLAS has no {name!r}; this SciPy is too old for plans. Use backend='c', or update SciPy."
+define i32 @alone(ptr %table) {{
+{loads}
+  %before = call i32 %a1(i32 1)
+  call void %a0({arguments})
+  %after = call i32 %a1(i32 %before)
+  ret i32 0
+}}
+"""
 
 
 @cache
@@ -60,14 +75,35 @@ def routine(name: str) -> int:
 
 
 @cache
-def gemm_kernel() -> int:
-    """Give the kernel that calls what its table's first word says, on the words that follow."""
+def thread_setter() -> int:
+    """Give the address of what sets BLAS's number of threads, or 0 where this BLAS has none."""
+    from scipy.linalg import cython_blas
+
+    library = ctypes.CDLL(cython_blas.__file__)
+    for name in _SETTERS:
+        setter = getattr(library, name, None)
+        if setter is not None:
+            return ctypes.cast(setter, ctypes.c_void_p).value or 0
+    return 0
+
+
+@cache
+def gemm_kernel(alone: bool) -> int:
+    """Give the kernel that calls the routine of its table.
+
+    Parameters
+    ----------
+    alone : bool
+        Whether on one thread, if BLAS lets us say so.
+    """
+    n_words = GEMM_WORDS + 2
     loads = "\n".join(
         f"  %p{k} = getelementptr ptr, ptr %table, i64 {k}\n  %a{k} = load ptr, ptr %p{k}"
-        for k in range(GEMM_WORDS + 1)
+        for k in range(n_words)
     )
-    arguments = ", ".join(f"ptr %a{k}" for k in range(1, GEMM_WORDS + 1))
-    return kernels.address(_CALL.format(loads=loads, arguments=arguments))
+    arguments = ", ".join(f"ptr %a{k}" for k in range(2, n_words))
+    source = _CALL.format(loads=loads, arguments=arguments)
+    return kernels.address(source, "alone" if alone and thread_setter() else "kernel")
 
 
 class Operand:
@@ -131,5 +167,14 @@ def gemm_words(left: Operand, right: Operand, m: int, n: int, k: int, dtype: str
     base = block.ctypes.data
     alpha, beta = base + 32, base + 32 + scalars.itemsize
     size = [base + 8 + 4 * position for position in range(6)]
-    head = [routine(_PREFIX[dtype] + "gemm"), base, base + 1, size[0], size[1], size[2], alpha]
+    head = [
+        routine(_PREFIX[dtype] + "gemm"),
+        thread_setter(),
+        base,
+        base + 1,
+        size[0],
+        size[1],
+        size[2],
+        alpha,
+    ]
     return block, [*head, "right", size[3], "left", size[4], beta, "out", size[5]]

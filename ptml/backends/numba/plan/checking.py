@@ -5,7 +5,6 @@ A kernel only finds out whether something is wrong. The node itself, run in Pyth
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 _I32, _I64, _POINTER = ir.IntType(32), ir.IntType(64), ir.PointerType()
-
-#: What a kernel does with a number: say whether it is wrong, given the table's further words as pointers.
-_Test = Callable[[ir.IRBuilder, ir.Value, "list[ir.Value]"], ir.Value]
 
 
 @rule(AxisCheck, SameSize, CheckShape)
@@ -88,7 +84,7 @@ def _in_a_row(plan: Planner, unit: Unit, value: Value) -> list[int | Value]:
 
 @cache
 def _scan_kernel(dtype: str, wrong: str, ignored: int | None = None) -> int:
-    """Give the kernel that looks for something wrong among numbers: their address, how many, further words."""
+    """Give the kernel that looks for something wrong among numbers: where, how many, further words."""
     if wrong == "no label" and is_float(dtype):
         raise Unsupported("labels that are no integers")
     module = ir.Module("check")

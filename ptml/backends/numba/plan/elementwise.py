@@ -1,4 +1,4 @@
-"""Elementwise nodes and reductions: how their operands lie, where results go, and the nest that computes them."""
+"""Rules of elementwise nodes and reductions: how operands lie, where results go, and the nest between."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _reduced_output(plan: Planner, node, source: int, shape: tuple[int, ...]) ->
     axes = tuple(range(len(shape))) if op.axis is None else tuple(sorted(a % len(shape) for a in op.axis))
     kept = tuple(size for axis, size in enumerate(shape) if axis not in axes)
     kind = lowered_reduction(op)
-    if kind in ("maximum", "minimum") and math.prod(kept) and not math.prod(shape):
+    if kind in ("maximum", "minimum") and 0 in shape and 0 not in kept:
         raise Unsupported("an extreme of nothing")
     dtype = variable.type.dtype
     accumulator = getattr(op, "acc_dtype", None) or dtype
@@ -206,7 +206,7 @@ def emit_nest(
 
 
 def _distinct(inputs: Sequence[_Operand]) -> tuple[list[_Operand], list[int]]:
-    """Name each array once, however often the op takes it: what is written in its place must have one name."""
+    """Name each array once, however often the op takes it: what is written over must have one name."""
     found: list[_Operand] = []
     reads = []
     for operand in inputs:

@@ -5,33 +5,37 @@ relocations, how many of these, and the arrays that they refer to. A relocation 
 an address, which array's address that is, and what to add to it: what a call brings with it (its inputs, the
 cells of the state) lies elsewhere each time, and its addresses are put into the kernels' tables before they
 run. All of it happens in compiled code, in one call from Python.
+
+Before that, another loop compares the cells of the state with what they held at the last call: PyTensor keeps
+each in a list of one element, and asking hundreds of lists from Python would take longer than a small step.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 from ptml.backends.numba.plan.cache import kernels
 
-__all__ = ["DONE", "data_offset", "runner"]
+__all__ = ["DONE", "Cells", "data_offset", "runner"]
 
 #: What the loop gives when every kernel ran; else it gives the number of the one that met an error.
 DONE = -1
 
-_LAYOUT = "This Python keeps NumPy arrays in an unknown layout; run programs with backend='c' here."
+_LAYOUT = "This Python keeps {what} in an unknown layout; run programs with backend='c' here."
 
 
 @cache
 def data_offset() -> int:
-    """Give how many bytes into an array's object its data's address stands: behind the object's own header."""
+    """Give how many bytes into an array's object its data's address stands: behind the header."""
     probe = np.zeros(3)
     offset = object.__basicsize__
     if ctypes.c_void_p.from_address(id(probe) + offset).value != probe.ctypes.data:
-        raise RuntimeError(_LAYOUT)
+        raise RuntimeError(_LAYOUT.format(what="NumPy arrays"))
     return offset
 
 
@@ -91,11 +95,93 @@ failed:
 done:
   ret i64 -1
 }}
+
+define i64 @unchanged(ptr %frame) {{
+entry:
+  %lists = load ptr, ptr %frame
+  %at1 = getelementptr i64, ptr %frame, i64 1
+  %held = load ptr, ptr %at1
+  %at2 = getelementptr i64, ptr %frame, i64 2
+  %n = load i64, ptr %at2
+  %any = icmp sgt i64 %n, 0
+  br i1 %any, label %compare, label %same
+compare:
+  %k = phi i64 [ 0, %entry ], [ %k_next, %next ]
+  %list_at = getelementptr ptr, ptr %lists, i64 %k
+  %list = load ptr, ptr %list_at
+  %items_at = getelementptr i8, ptr %list, i64 {items}
+  %items = load ptr, ptr %items_at
+  %item = load ptr, ptr %items
+  %held_at = getelementptr ptr, ptr %held, i64 %k
+  %old = load ptr, ptr %held_at
+  %equal = icmp eq ptr %item, %old
+  br i1 %equal, label %next, label %other
+next:
+  %k_next = add i64 %k, 1
+  %more = icmp slt i64 %k_next, %n
+  br i1 %more, label %compare, label %same
+same:
+  ret i64 1
+other:
+  ret i64 0
+}}
 """
 
 
 @cache
+def items_offset() -> int:
+    """Give how many bytes into a list's object the address of its items stands: behind header and length."""
+    probe = [object()]
+    offset = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)
+    items = ctypes.c_void_p.from_address(id(probe) + offset).value
+    if not items or ctypes.c_void_p.from_address(items).value != id(probe[0]):
+        raise RuntimeError(_LAYOUT.format(what="lists"))
+    return offset
+
+
+@cache
+def _loop(name: str) -> Callable[[int], int]:
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+    source = _SOURCE.format(offset=data_offset(), items=items_offset())
+    return prototype(kernels.address(source, name))
+
+
 def runner() -> Callable[[int], int]:
     """Give the compiled loop: it takes a frame's address, and gives `DONE` or the number of a kernel."""
-    prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
-    return prototype(kernels.address(_SOURCE.format(offset=data_offset()), "run"))
+    return _loop("run")
+
+
+class Cells:
+    """The cells of a state, and the values that they were last seen to hold.
+
+    Parameters
+    ----------
+    storages : sequence of list
+        PyTensor's lists of one element each.
+
+    Attributes
+    ----------
+    values : list
+        What they held when `look` was called.
+    """
+
+    def __init__(self, storages: Sequence[list[Any]]) -> None:
+        self.storages = list(storages)
+        self.values: list[Any] = []
+        self._lists = np.array([id(storage) for storage in self.storages], np.uint64)
+        self._held = np.zeros(len(self.storages), np.uint64)
+        self._frame = np.array(
+            [self._lists.ctypes.data, self._held.ctypes.data, len(self.storages)], np.uint64
+        )
+        self._address = self._frame.ctypes.data
+        self._unchanged = _loop("unchanged")
+
+    def unchanged(self) -> bool:
+        """Say whether they hold what they held."""
+        return self._unchanged(self._address) == 1
+
+    def look(self) -> list[Any]:
+        """See what they hold now."""
+        self.values = [storage[0] for storage in self.storages]
+        self._held[:] = list(map(id, self.values))
+        return self.values

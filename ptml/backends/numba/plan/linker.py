@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,19 @@ from pytensor.link.utils import map_storage
 from pytensor.scalar.basic import ScalarType
 
 from ptml.backends.numba.plan.errors import Unsupported, raise_at
+from ptml.backends.numba.plan.executor import Cells
+from ptml.backends.numba.plan.fallback import PythonStep
 from ptml.backends.numba.plan.memory import Live, Value
 from ptml.backends.numba.plan.planner import Planner, Start, layout
 from ptml.backends.numba.plan.schedule import Schedule, inline_nested
 from ptml.backends.numba.plan.table import KernelError, Table
 
 __all__ = ["PLAN", "PlanLinker", "PlanVM"]
+
+DISAGREE = (
+    "The kernel of {op} found something wrong, and its Python does not. This is a bug of ptml: please report "
+    "it with the inputs. Until then compile with backend='c'."
+)
 
 #: How many layouts of its inputs a program keeps tables for.
 MAX_TABLES = 16
@@ -92,28 +100,37 @@ class PlanVM:
         self.schedule = schedule
         self.fgraph: FunctionGraph = schedule.fgraph
         self.tables: dict[Any, Table] = {}
-        self._cells = [input_storage[k] for k in schedule.cells]
+        self._cells = Cells([input_storage[k] for k in schedule.cells])
         self._inputs = [input_storage[k] for k in schedule.inputs]
-        self._results = list(output_storage[: len(schedule.results)])
+        # A result that is an input as it stands has its list too, which is not ours to write.
+        taken = {id(storage) for storage in input_storage}
+        self._results = [
+            [None] if id(storage) in taken else storage for storage in output_storage[: len(schedule.results)]
+        ]
         self._scalar_results = [isinstance(v.type, ScalarType) for v in schedule.results]
         self._variables = [self.fgraph.inputs[k] for k in (*schedule.cells, *schedule.inputs)]
-        self._bound: list[int] = []
-        self._cell_layout: Any = None
+        self._layouts: dict[Any, int] = {}
+        self._cell_layout = -1
 
     def __call__(self) -> list[Any]:
-        live = [storage[0] for storage in self._cells]
-        bound = list(map(id, live))
-        if bound != self._bound:
-            self._bind(live)
+        cells = self._cells
+        if self._cell_layout < 0 or not cells.unchanged():
+            # A number for how the cells lie, so that they are not compared at every call.
+            laid_out = tuple(map(layout, cells.look()))
+            if len(self._layouts) >= MAX_TABLES and laid_out not in self._layouts:
+                self._layouts.clear()
+                self.tables.clear()
+            self._cell_layout = self._layouts.setdefault(laid_out, len(self._layouts))
+        held = cells.values
         inputs = [storage[0] for storage in self._inputs]
-        live += inputs
+        live = held + inputs
         key = (self._cell_layout, *map(layout, inputs))
         table = self.tables.get(key)
         if table is None:
             table = self._first_table(key, live)
         while True:
             try:
-                table.run(live)
+                table.run(live, held)
             except KernelError as error:
                 self._raise(error.step, live)
             step = table.step
@@ -127,24 +144,17 @@ class PlanVM:
             key = tuple(map(layout, made))
             following = table.following.get(key)
             if following is None:
-                following = self._keep(table.following, key, table.resume(live).plan())
+                planned = _planned(partial(table.resume, live))
+                following = self._keep(table.following, key, planned)
             table = following
         return self._finish(table.finish, live)
-
-    def _bind(self, cells: list[Any]) -> None:
-        """Take note that some cells hold other arrays than at the last call."""
-        self._bound = list(map(id, cells))
-        self._cell_layout = tuple(map(layout, cells))
 
     def _first_table(self, key: Any, live: list[Any]) -> Table:
         starting = {
             v: Value(value, Live(k)) for k, (v, value) in enumerate(zip(self._variables, live, strict=True))
         }
-        try:
-            planned = Planner(self.schedule, live, Start(0, starting), in_place=True).plan()
-        except Unsupported:
-            planned = Planner(self.schedule, live, Start(0, starting), in_place=False).plan()
-        return self._keep(self.tables, key, planned)
+        table = _planned(lambda in_place: Planner(self.schedule, live, Start(0, starting), in_place))
+        return self._keep(self.tables, key, table)
 
     @staticmethod
     def _keep(tables: dict[Any, Table], key: Any, table: Table) -> Table:
@@ -154,9 +164,11 @@ class PlanVM:
         tables[key] = table
         return table
 
-    def _raise(self, step: Any, live: list[Any]) -> None:
+    def _raise(self, step: PythonStep, live: list[Any]) -> None:
+        """Let a node say in Python what its kernel found wrong."""
         try:
             step(live)
+            raise RuntimeError(DISAGREE.format(op=step.node.op))
         except Exception:
             raise_at(self.fgraph, step.node, step.thunk)
 
@@ -168,14 +180,24 @@ class PlanVM:
                 value = value[()] if scalar else value.copy()
             storage[0] = value
             results.append(value)
+        if not finish.commits:
+            return results
         new = [
-            (self._cells[k], value.copy() if from_cell and isinstance(value, np.ndarray) else value)
+            (self._cells.storages[k], value.copy() if from_cell and isinstance(value, np.ndarray) else value)
             for k, find, from_cell in finish.commits
             for value in (find(live),)
         ]
         for storage, value in new:
             _write(storage, value)
         return results
+
+
+def _planned(planner: Callable[[bool], Planner]) -> Table:
+    """Plan with updates in place where that can be, else without."""
+    try:
+        return planner(True).plan()
+    except Unsupported:
+        return planner(False).plan()
 
 
 def _write(storage: list[Any], value: Any) -> None:

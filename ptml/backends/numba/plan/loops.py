@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 
 import attrs
 import pytensor.scalar as ps
@@ -183,18 +183,22 @@ class _Writer:
             k for k, r in enumerate(self.nest.results) if r.reduction is not None and not r.in_register
         ]
         for k in in_memory:
-            self.over(self.kept(k), lambda pointers, k=k: self.start(k, pointers[self.partial[k]]))
+            self.over(self.kept(k), partial(self.start_in_memory, k))
         self.axis(0, self.pointers)
         for k in in_memory:
             if self.nest.results[k].has_scratch:
-                self.over(self.kept(k), lambda pointers, k=k: self.finish(k, pointers))
+                self.over(self.kept(k), partial(self.finish, k))
         self.builder.ret_void()
 
     def kept(self, k: int) -> list[int]:
         return [axis for axis, step in enumerate(self.nest.results[k].steps) if step != "r"]
 
+    def start_in_memory(self, k: int, pointers: list[ir.Value]) -> None:
+        self.start(k, pointers[self.partial[k]])
+
     def start(self, k: int, pointer: ir.Value) -> None:
         result = self.nest.results[k]
+        assert result.reduction is not None
         store(self.builder, identity(result.reduction, result.accumulator), pointer, result.accumulator)
 
     def finish(self, k: int, pointers: list[ir.Value]) -> None:

@@ -134,7 +134,7 @@ class Pool:
         self.allocated = 0
 
     def take(self, nbytes: int) -> Block:
-        """Give the smallest free block that is large enough, or a new one rather than waste more than half."""
+        """Give the smallest free block that is large enough, or a new one rather than waste half."""
         nbytes = max(-(-nbytes // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
         place = bisect_left(self.free, nbytes, key=_size)
         if place < len(self.free) and self.free[place].nbytes <= 2 * nbytes:

@@ -20,12 +20,13 @@ from pytensor.tensor.type import TensorType
 from ptml.backends.numba.plan import assembling, checking, drawing, elementwise, products, views
 from ptml.backends.numba.plan.errors import Unsupported, raise_at
 from ptml.backends.numba.plan.fallback import PythonStep, evaluate
+from ptml.backends.numba.plan.finish import finish
 from ptml.backends.numba.plan.lowering import rule_for
 from ptml.backends.numba.plan.memory import Block, Fixed, Live, Pool, Value, address_of
 from ptml.backends.numba.plan.schedule import Schedule, Unit
 from ptml.backends.numba.plan.table import Table
 
-__all__ = ["Finish", "Planner", "Start", "layout"]
+__all__ = ["Planner", "Start", "layout"]
 
 #: The rooms whose rules there are.
 ROOMS = (assembling, checking, drawing, elementwise, products, views)
@@ -52,8 +53,10 @@ class Start:
         The last units that read each block that is taken.
     written : frozenset of int
         The cells that have their new values already.
-    skipped : frozenset
-        Reductions of a unit that was not joined to them, which run one by one.
+    loose : tuple of Apply
+        What is left of a unit that runs node by node.
+    planned_bytes : int
+        What the tables before have taken.
     """
 
     position: int
@@ -62,22 +65,7 @@ class Start:
     ends: dict[Block, float] = attrs.field(factory=dict)
     written: frozenset[int] = frozenset()
     loose: tuple[Apply, ...] = ()
-
-
-@attrs.frozen(eq=False)
-class Finish:
-    """What is left to do after the last table.
-
-    Attributes
-    ----------
-    results : list of callable
-        How each result is found among a call's live memory.
-    commits : list of (int, callable, bool)
-        The cells that have to be written: which, where the value is, and whether it is itself a cell's.
-    """
-
-    results: list[Any]
-    commits: list[tuple[int, Any, bool]]
+    planned_bytes: int = 0
 
 
 class Planner:
@@ -104,9 +92,10 @@ class Planner:
         self.written = set(start.written)
         self._loose = list(start.loose)
         self._scratch: list[Block] = []
-        self._targets = {variable: cell for variable, cell in reversed(schedule.updates)}
-        self._cells = {cell: k for k, cell in enumerate(schedule.cells)}
+        self._targets = dict(reversed(schedule.updates))
+        self.cells = {cell: k for k, cell in enumerate(schedule.cells)}
         self.table = Table()
+        self._planned_before = start.planned_bytes
 
     def plan(self) -> Table:
         """Plan up to the first node that runs in Python, or to the end.
@@ -129,7 +118,7 @@ class Planner:
                     return self.table
             if not self._loose:
                 self._end_unit()
-        self.table.close(finish=self._finish())
+        self._close(finish=finish(self))
         return self.table
 
     def _loose_step(self, node: Apply) -> bool:
@@ -139,8 +128,12 @@ class Planner:
         if self.written:
             raise Unsupported("a Python step after an update in place")
         step = PythonStep(node, [self.value(v) for v in node.inputs])
-        self.table.close(step=step, resume=self._resume(node))
+        self._close(step=step, resume=self._resume(node))
         return True
+
+    def _close(self, **after: Any) -> None:
+        self.table.planned_bytes = self._planned_before + self.pool.allocated
+        self.table.close(**after)
 
     def _resume(self, node: Apply) -> Any:
         """Give what plans the table that follows a Python step."""
@@ -152,10 +145,17 @@ class Planner:
             ends = {block: last for block, last in ends.items() if last != position}
             position += 1
 
-        def resume(live: list[Any]) -> Planner:
+        def resume(live: list[Any], in_place: bool) -> Planner:
             made = {v: Value(live[first + k], Live(first + k)) for k, v in enumerate(node.outputs)}
-            start = Start(position, {**values, **made}, free, ends, loose=loose)
-            return Planner(self.schedule, list(live[: first + len(made)]), start, self.in_place)
+            start = Start(
+                position,
+                {**values, **made},
+                free,
+                ends,
+                loose=loose,
+                planned_bytes=self.table.planned_bytes,
+            )
+            return Planner(self.schedule, live, start, in_place)
 
         return resume
 
@@ -206,17 +206,6 @@ class Planner:
             del self.ends[block]
             self.pool.give_back(block)
         self.position += 1
-
-    def _finish(self) -> Finish:
-        results = [self.value(v).fetcher() for v in self.schedule.results]
-        commits = []
-        for variable, cell in self.schedule.updates:
-            value, k = self.value(variable), self._cells[cell]
-            live = isinstance(value.root, Live)
-            if not (live and value.whole and value.root.index == k):
-                among_cells = live and value.root.index < len(self._cells)
-                commits.append((k, value.fetcher(), among_cells))
-        return Finish(results, commits)
 
     # What rules use.
 
@@ -273,18 +262,21 @@ class Planner:
         schedule, cell = self.schedule, self._targets.get(variable)
         if cell is None or not self.in_place or self.position <= schedule.last_raising or self._loose:
             return None
-        k, old = self._cells[cell], schedule.fgraph.inputs[cell]
-        array = self.live[k]
-        if not (
+        old = schedule.fgraph.inputs[cell]
+        if not schedule.may_overwrite(old, self.position) or not self.fits(cell, shape, dtype):
+            return None
+        return self.value(old)
+
+    def fits(self, cell: int, shape: Sequence[int], dtype: str) -> bool:
+        """Say whether a cell can take such a value in the array that it holds."""
+        array = self.live[self.cells[cell]]
+        return (
             type(array) is np.ndarray
             and array.shape == tuple(shape)
             and array.dtype == dtype
             and array.flags.c_contiguous
             and array.flags.writeable
-            and schedule.may_overwrite(old, self.position)
-        ):
-            return None
-        return self.value(old)
+        )
 
     def write_cell(self, cell: Value) -> None:
         """Note that a cell has its new value."""

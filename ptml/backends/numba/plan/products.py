@@ -11,7 +11,7 @@ from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.math import Dot
 
-from ptml.backends.numba.plan.blas import Operand, gemm_kernel, gemm_words
+from ptml.backends.numba.plan.blas import SMALL, Operand, gemm_kernel, gemm_words
 from ptml.backends.numba.plan.elementwise import copy_into
 from ptml.backends.numba.plan.errors import Unsupported
 from ptml.backends.numba.plan.lowering import rule
@@ -58,13 +58,14 @@ def _product(plan: Planner, unit: Unit, left: Value, right: Value) -> Value:
     rights = np.broadcast_to(right.array, (*batch, k, n))
     block, words = gemm_words(left_lies, right_lies, m, n, k, dtype)
     plan.table.keep(block)
+    kernel = gemm_kernel(alone=m * k * n < SMALL)
     for index in np.ndindex(*batch):
         places = {
             "left": left.seen_as(lefts[index]),
             "right": right.seen_as(rights[index]),
             "out": product.seen_as(product.array[index]),
         }
-        plan.emit(gemm_kernel(), [places.get(word, word) for word in words], unit)
+        plan.emit(kernel, [places.get(word, word) for word in words], unit)
     return product
 
 

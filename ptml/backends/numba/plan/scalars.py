@@ -86,11 +86,11 @@ def emit_scalar(
 def identity(kind: str, dtype: str) -> ir.Constant:
     """Give the number that a reduction starts from."""
     if kind in ("maximum", "minimum"):
-        limits = np.finfo(dtype) if is_float(dtype) else None if dtype == "bool" else np.iinfo(dtype)
         if dtype == "bool":
             return constant(kind == "minimum", dtype)
         if is_float(dtype):
             return constant(-np.inf if kind == "maximum" else np.inf, dtype)
+        limits = np.iinfo(dtype)
         return constant(limits.min if kind == "maximum" else limits.max, dtype)
     if kind == "and":
         return register_type(dtype)(-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,6 +41,8 @@ class Table:
         What plans the table after that.
     finish : Finish or None
         What is left to do, where no step follows.
+    planned_bytes : int
+        What the blocks of this table, and of those before it, take.
     following : dict
         The tables after the step, by the layout of what it gives.
     """
@@ -54,6 +57,7 @@ class Table:
         self.step: Any = None
         self.resume: Any = None
         self.finish: Any = None
+        self.planned_bytes = 0
         self.following: dict[Any, Table] = {}
 
     def keep(self, thing: Any) -> None:
@@ -104,6 +108,8 @@ class Table:
         kernels = np.array(self._kernels, np.uint64)
         #: The live memory that the kernels read, in the order of `objects`.
         self.needs = sorted({index for _, index, _ in self._relocations})
+        self._bringing: list[tuple[int, int]] = []
+        self._bound: Any = None
         place = {index: k for k, index in enumerate(self.needs)}
         relocations = np.array(
             [
@@ -112,7 +118,7 @@ class Table:
             ],
             np.uint64,
         ).reshape(-1, 3)
-        self.objects = np.zeros(max(len(self.needs), 1), np.uint64)
+        self.objects = (ctypes.c_uint64 * max(len(self.needs), 1))()
         self._frame = np.array(
             [
                 address_of(kernels),
@@ -120,7 +126,7 @@ class Table:
                 len(kernels),
                 address_of(relocations),
                 len(relocations),
-                address_of(self.objects),
+                ctypes.addressof(self.objects),
             ],
             np.uint64,
         )
@@ -133,8 +139,15 @@ class Table:
     def n_kernels(self) -> int:
         return len(self._kernels)
 
-    def run(self, live: Sequence[Any]) -> None:
+    def run(self, live: Sequence[Any], cells: list[Any]) -> None:
         """Run the kernels on a call's live memory.
+
+        Parameters
+        ----------
+        live : sequence
+            Cells, inputs, what Python steps gave.
+        cells : list
+            The cells alone: the same list as at the last call if they hold the same arrays.
 
         Raises
         ------
@@ -142,8 +155,14 @@ class Table:
             If one of them met an error.
         """
         objects = self.objects
-        for k, index in enumerate(self.needs):
-            objects[k] = id(live[index])
+        if cells is not self._bound:
+            for k, index in enumerate(self.needs):
+                objects[k] = id(live[index])
+            self._bringing = [(k, index) for k, index in enumerate(self.needs) if index >= len(cells)]
+            self._bound = cells
+        else:
+            for k, index in self._bringing:
+                objects[k] = id(live[index])
         stopped = self._run(self._frame_address)
         if stopped != DONE:
             raise KernelError(self._nodes[stopped][1])

@@ -133,9 +133,12 @@ def erfc(x: Real) -> Real:
     # The square in two parts: that of the upper half of the bits is exact.
     high = (size.bits() & -(1 << 27)).as_real()
     low = (size - high) * (size + high)
-    decay = scaled_exp(-(high * high), -low)
     q = (size - 4.0) / (size + 4.0)
-    tail = decay * (polynomial(q, H) / size.times_plus(2.0, 1.0))
+    divisor = size.times_plus(2.0, 1.0)
+    lost = 1.0 - (divisor - 2.0 * size)
+    ratio = polynomial(q, H) / divisor
+    ratio = ratio - ratio * (lost / divisor)
+    tail = scaled_exp(-(high * high), -low, ratio)
     far = select(wide < 0.0, 2.0 - tail, tail)
     near = 1.0 - wide.times_plus(polynomial(wide * wide, P["double"]), wide)
     return select(size < 0.65, near, far).cast(x.type)

@@ -142,17 +142,17 @@ def _choose(name: str, x: Real, usual: Real) -> Real:
 def _keep(module: ir.Module, functions: list[ir.Function]) -> None:
     """Tell LLVM that functions are used, though only an attribute names them."""
     name = "llvm.compiler.used"
-    kept = list(module.globals[name].initializer.constant) if name in module.globals else []
     pointer = ir.PointerType()
-    kept += [function.bitcast(pointer) for function in functions]
-    kind = ir.ArrayType(pointer, len(kept))
-    if name in module.globals:
-        del module.globals[name]
-        module.scope.deregister(name)
-    used = ir.GlobalVariable(module, kind, name)
-    used.linkage = "appending"
-    used.section = "llvm.metadata"
-    used.initializer = ir.Constant(kind, kept)
+    kept = [function.bitcast(pointer) for function in functions]
+    used = module.globals.get(name)
+    if used is None:
+        used = ir.GlobalVariable(module, ir.ArrayType(pointer, 0), name)
+        used.linkage = "appending"
+        used.section = "llvm.metadata"
+    else:
+        kept = [*used.initializer.constant, *kept]
+    used.value_type = ir.ArrayType(pointer, len(kept))
+    used.initializer = ir.Constant(used.value_type, kept)
 
 
 def _reduced(x: Real) -> tuple[Real, Real, Integer]:
