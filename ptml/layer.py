@@ -11,15 +11,16 @@ from typing import Any, ClassVar
 import attrs
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
+from pytensor.gradient import disconnected_type
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import _vectorize_node, vectorize_graph
 from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.variable import TensorVariable
 
-from ptml.application import Reading, next_ordinal, restored_ordinal
+from ptml.application import Application, Reading, next_ordinal, restored_ordinal
 from ptml.marks import advanced_in_call
 from ptml.module import Module
-from ptml_state import SlotVariable
+from ptml_state import Role, SlotVariable
 
 __all__ = ["DefaultName", "Layer", "LayerGradient", "LayerOp"]
 
@@ -54,8 +55,15 @@ def _as_name(name: Any, layer: Layer) -> str:
     return name
 
 
+def _is_statistic(root: Variable) -> bool:
+    return isinstance(root, SlotVariable | Application) and root.slot.role is Role.STATISTIC
+
+
 class LayerOp(OpFromGraph):
-    """The nested graph of one call of a layer, named after it."""
+    """The nested graph of one call of a layer, named after it.
+
+    No gradient flows into statistics: what an application reads, an earlier one wrote.
+    """
 
     def __init__(
         self, inputs: list[Variable], outputs: list[Variable], *, layer: Layer, **kwargs: Any
@@ -63,6 +71,15 @@ class LayerOp(OpFromGraph):
         super().__init__(inputs, outputs, name=layer.name, on_unused_input="ignore", **kwargs)
         self.layer = layer
         self.call_ordinal = next_ordinal()
+        self.statistics = frozenset(k for k, root in enumerate(inputs) if _is_statistic(root))
+
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
+        pattern = super().connection_pattern(node)
+        return [[False] * len(row) if k in self.statistics else row for k, row in enumerate(pattern)]
+
+    def pullback(self, inputs: list[Any], outputs: list[Any], cotangents: list[Any]) -> list[Any]:
+        found = super().pullback(inputs, outputs, cotangents)
+        return [disconnected_type() if k in self.statistics else one for k, one in enumerate(found)]
 
     @property
     def derivative_op_type(self) -> type[OpFromGraph]:

@@ -14,7 +14,7 @@ import numpy as np
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["Role", "Slot", "SlotVariable"]
+__all__ = ["Role", "Slot", "SlotVariable", "living_slot"]
 
 
 class Role(enum.Enum):
@@ -65,6 +65,11 @@ class Role(enum.Enum):
 
 _ordinals = itertools.count()
 _live: weakref.WeakValueDictionary[str, Slot] = weakref.WeakValueDictionary()
+
+
+def living_slot(uid: str | None) -> Slot | None:
+    """Give the slot of this identity, if this process has it."""
+    return None if uid is None else _live.get(uid)
 
 
 def _static_shape(shape: Any) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import numpy as np
 from pytensor.compile.mode import Mode, get_mode
+from pytensor.configdefaults import config
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import apply_ancestors
 from pytensor.link.jax.linker import JAXLinker
@@ -117,6 +118,10 @@ _RESIDENCES = {"jax": "jax", "mlx": "mlx"}
 
 
 def _mode_named(name: str) -> Mode:
+    if name == "numba":
+        from ptml.backends.numba.linker import NUMBA
+
+        return NUMBA
     if name == "mlx":
         from ptml.backends.mlx.linker import MLX
 
@@ -130,7 +135,7 @@ def _mode_named(name: str) -> Mode:
         # sparse rewrites, which ask for a BLAS too, have to be there to be left out.
         importlib.import_module("pytensor.sparse.rewriting")
         return get_mode("CVM").excluding("BlasOpt", "c_blas", "local_usmm")
-    return get_mode({"numba": "NUMBA", "pytorch": "PYTORCH"}[name])
+    return get_mode("PYTORCH")
 
 
 def backend_for(name: str | None, mode: Any = None) -> Backend:
@@ -159,7 +164,9 @@ def backend_for(name: str | None, mode: Any = None) -> Backend:
         if package is not None and importlib.util.find_spec(package) is None:
             raise ImportError(NOT_INSTALLED.format(name=name, package=package))
         return Backend(name, _mode_named(name), _RESIDENCES.get(name, "numpy"))
-    mode = get_mode(mode)
+    by_default, mode = mode is None, get_mode(mode)
     kinds = ((NumbaLinker, "numba"), (JAXLinker, "jax"), (MLXLinker, "mlx"), (PytorchLinker, "pytorch"))
     found = next((kind for linker, kind in kinds if isinstance(mode.linker, linker)), "c")
+    if by_default and found != "c" and config.optimizer in ("o4", "fast_run"):
+        mode = _mode_named(found)
     return Backend(found, mode, _RESIDENCES.get(found, "numpy"))

@@ -187,7 +187,7 @@ def test_a_function_becomes_an_initializer_with_hyperparameters_by_keyword():
     assert checkerboard.__doc__ == "Alternate two values."
     np.testing.assert_array_equal(_drawn(value, (2, 2)), [[-1.0, 1.0], [1.0, -1.0]])
     np.testing.assert_array_equal(_drawn(attrs.evolve(value, high=5.0), (1, 2)), [[-1.0, 5.0]])
-    with pytest.raises(TypeError, match="checkerboard has no argument 'hihg'. Did you mean 'high'"):
+    with pytest.raises(TypeError, match=r"checkerboard has no argument 'hihg'\. Did you mean 'high'"):
         checkerboard(low=0.0, hihg=1.0)
     with pytest.raises(TypeError, match="low"):
         checkerboard()

@@ -233,7 +233,7 @@ def test_what_one_backend_trained_every_other_reads(backend, float32):
     np.testing.assert_allclose(taken["two/p"], [-0.1, -0.1], rtol=1e-6)
 
 
-def test_a_taken_state_is_never_handed_to_another_unnamed_layer():
+def test_a_taken_state_is_never_handed_to_another_unnamed_layer(tmp_path):
     one, other = Linear(n_in=2, n_out=2, bias=False), Linear(n_in=2, n_out=2, bias=False)
     X = Input("X", (None, 2))
     options = {"compile_kwargs": {"mode": Mode(linker="py", optimizer="fast_compile")}}
@@ -245,7 +245,9 @@ def test_a_taken_state_is_never_handed_to_another_unnamed_layer():
     ]
     assert step([[1.0, 1.0]]) == 4
     swapped = Sequential(other, one)(X)
-    with pytest.raises(ValueError, match=r"'Linear_2/W', and here its address is 'Linear_1/W'.*Give a name"):
-        ptml.compile_predict(swapped, state=step.state, **options)
+    save_state(step.state, tmp_path / "two.safetensors")
+    for state in (step.state, load_state(tmp_path / "two.safetensors")):
+        with pytest.raises(ValueError, match=r"'Linear_2/W', and here its address is 'Linear_1/W'.*Give a n"):
+            ptml.compile_predict(swapped, state=state, **options)
     with pytest.raises(ValueError, match=r"'Linear_2/W', and here it would be at 'Linear_1/W'.*Give a name"):
         ptml.compile_predict(swapped, state=step, **options)

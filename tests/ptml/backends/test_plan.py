@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytensor
+import pytensor.scalar as ps
 import pytensor.tensor as pt
 import pytest
+import scipy.sparse
+from pytensor import sparse
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.io import In, Out
 from pytensor.compile.mode import Mode
 from pytensor.conditional.op import ifelse
 from pytensor.raise_op import Assert
+from pytensor.scan.utils import until
 from pytensor.tensor.special import log_softmax, softmax
 
 from ptml.backends.numba.plan import PLAN
@@ -535,3 +541,72 @@ def test_a_result_that_is_a_cell_is_its_value_before_the_call():
     assert [f(np.full(2, k))[0].tolist() for k in (5.0, 6.0)] == [[1, 1], [5, 5]]
     assert w.get_value().tolist() == v.get_value().tolist() == [6, 6]
     assert w.get_value(borrow=True) is not v.get_value(borrow=True)
+
+
+def test_loops_that_stop_by_themselves():
+    n = pt.scalar("n", dtype="int64")
+
+    def doubled(value, n):
+        return value * 2, until(value > n)
+
+    start = pt.constant(1, dtype="int64")
+    powers = pytensor.scan(doubled, None, [start], [n], n_steps=20, return_updates=False)
+    agree([n], [powers, powers[-1]], [np.array(10)], [np.array(100)])
+
+
+def test_a_cell_that_cannot_be_written_is_replaced_by_one_that_can():
+    w = pytensor.shared(np.ones(3), name="w")
+    f = pytensor.function([], updates={w: w * 2}, mode=PLAN)
+    frozen = np.ones(3)
+    frozen.flags.writeable = False
+    w.set_value(frozen, borrow=True)
+    f()
+    assert frozen.tolist() == [1, 1, 1]
+    cell = w.get_value(borrow=True)
+    f()
+    assert w.get_value(borrow=True) is cell
+    assert cell.tolist() == [4, 4, 4]
+
+
+def test_functions_can_be_copied_given_other_cells_and_pickled():
+    x = pt.vector("x", dtype="float64")
+    w, v = pytensor.shared(1.0, name="w"), pytensor.shared(10.0, name="v")
+    f = pytensor.function([x], x * w, updates={w: w + 1}, mode=PLAN)
+    ones = np.ones(2)
+    assert f.copy()(ones).tolist() == [1, 1]
+    assert f(ones).tolist() == [2, 2]
+    assert f.copy(swap={w: v})(ones).tolist() == [10, 10]
+    assert (w.get_value(), v.get_value()) == (3, 11)
+    assert pickle.loads(pickle.dumps(f))(ones).tolist() == [3, 3]
+    assert w.get_value() == 3
+
+
+def test_kinds_of_variables_that_are_no_arrays():
+    matrix, x = sparse.csc_matrix("m", dtype="float64"), pt.matrix("x", dtype="float64")
+    product = sparse.dot(matrix, x) * 2
+    f = pytensor.function([matrix, x], product, mode=PLAN)
+    np.testing.assert_array_equal(f(scipy.sparse.csc_matrix(np.eye(2)), np.ones((2, 1))), [[2], [2]])
+    number = ps.float64("number")
+    assert pytensor.function([number], number * 2, mode=PLAN)(2.0) == 4
+    assert pytensor.function([], pt.constant([1.0, 2.0]), mode=PLAN)().tolist() == [1, 2]
+
+
+class Lenient(CheckProbabilities):
+    """A check whose Python finds nothing wrong."""
+
+    def perform(self, node, inputs, output_storage):
+        output_storage[0][0] = inputs[0]
+
+
+def test_a_kernel_that_disagrees_with_its_node_is_a_bug_to_report():
+    p = pt.vector("p", dtype="float64")
+    f = pytensor.function([p], Lenient("Loss")(p) * 1, mode=PLAN)
+    assert f(np.ones(2)).tolist() == [1, 1]
+    with pytest.raises(RuntimeError, match="found something wrong, and its Python does not"):
+        f(np.full(2, 2.0))
+
+
+def test_large_products_and_small_ones_use_the_same_numbers():
+    x, y = pt.matrix("x", dtype="float32"), pt.matrix("y", dtype="float32")
+    a, b = matrix(200, 200, dtype="f4"), matrix(200, 200, dtype="f4")
+    agree([x, y], [x @ y, x[:9] @ y], [a, b], rtol=1e-4, atol=1e-3)

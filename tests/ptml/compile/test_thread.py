@@ -248,7 +248,7 @@ def test_a_jacobian_of_what_moves_statistics_advances_once(no_compiler):
 def test_a_layer_that_advances_in_a_bare_scan_is_refused_by_name(layer, what):
     X = Input("X", (None, 3, 2))
     loop = pytensor.scan(lambda row: layer(row), sequences=X, return_updates=False)
-    for graph in (loop, pytensor.grad(loop.sum(), X)):
+    for graph in (loop, [loop.sum(), pytensor.grad(loop.sum(), X)]):
         with pytest.raises(ValueError, match=what + r" inside a pytensor\.scan.*Write ptml\.scan"):
             compiled(graph, [X])
     outer = pytensor.scan(

@@ -168,7 +168,7 @@ def test_what_is_no_layer_is_refused_with_its_position(arguments, message):
 def test_without_layers_it_is_refused():
     with pytest.raises(ValueError, match="Sequential takes one layer or more; got none"):
         Sequential()
-    with pytest.raises(TypeError, match="Sequential has no argument 'layer'. Did you mean 'layers'"):
+    with pytest.raises(TypeError, match=r"Sequential has no argument 'layer'\. Did you mean 'layers'"):
         Sequential(layer=ReLU())
 
 

@@ -73,6 +73,7 @@ class PlanLinker(PerformLinker):
             fgraph, order, input_storage, output_storage, storage_map
         )
         vm = PlanVM(Schedule(fgraph, order), input_storage, output_storage)
+        vm.storage_map = storage_map
         inputs = [Container(v, s) for v, s in zip(fgraph.inputs, input_storage, strict=True)]
         outputs = [
             Container(v, s, readonly=True) for v, s in zip(fgraph.outputs, output_storage, strict=True)
@@ -93,6 +94,8 @@ class PlanVM:
     #: Cells are written here, and nothing has to be cleared: PyTensor then does nothing for each leaf.
     need_update_inputs = False
     allow_gc = False
+    #: What copying a function asks for.
+    storage_map: Any = None
 
     def __init__(
         self, schedule: Schedule, input_storage: Sequence[list], output_storage: Sequence[list]
@@ -116,7 +119,7 @@ class PlanVM:
         cells = self._cells
         if self._cell_layout < 0 or not cells.unchanged():
             # A number for how the cells lie, so that they are not compared at every call.
-            laid_out = tuple(map(layout, cells.look()))
+            laid_out = tuple(map(_cell_layout, cells.look()))
             if len(self._layouts) >= MAX_TABLES and laid_out not in self._layouts:
                 self._layouts.clear()
                 self.tables.clear()
@@ -192,6 +195,10 @@ class PlanVM:
         return results
 
 
+def _cell_layout(value: Any) -> Any:
+    return (layout(value), value.flags.writeable) if isinstance(value, np.ndarray) else None
+
+
 def _planned(planner: Callable[[bool], Planner]) -> Table:
     """Plan with updates in place where that can be, else without."""
     try:
@@ -216,7 +223,16 @@ def _write(storage: list[Any], value: Any) -> None:
         storage[0] = value.copy()
 
 
+#: Rewrites that look at every product and sum of a network, for a sixth of the time that rewriting takes, and
+#: find nothing there: products with diagonal and selection matrices, and factors that sums have in common.
+UNPROFITABLE = (
+    "dot_diag_to_elemwise",
+    "selection_dot_to_indexing",
+    "local_greedy_distributor",
+    "extract_diag_lift_pass",
+)
+
 _QUERY = RewriteDatabaseQuery(include=["fast_run", *PlanLinker.required_rewrites])
 
 #: The mode that compiles to plans: ``pytensor.function(..., mode=PLAN)``.
-PLAN = Mode(PlanLinker(), _QUERY.excluding(*PlanLinker.incompatible_rewrites))
+PLAN = Mode(PlanLinker(), _QUERY.excluding(*PlanLinker.incompatible_rewrites, *UNPROFITABLE))
