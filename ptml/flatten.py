@@ -60,7 +60,6 @@ def flattened_graph(outputs: Sequence[Variable], roots: Sequence[Variable] | Non
     if roots is None:
         roots = [root for root in dict.fromkeys(graph_inputs(outputs)) if not isinstance(root, Constant)]
     _, copied = clone(roots, outputs, copy_inputs=False, copy_orphans=False)
-    # A root that is itself an output is no part of the copy's own; keep the root.
     graph = FunctionGraph(list(roots), copied, clone=False)
     pending = [(node, True) for node in graph.toposort() if _is_nested(node)]
     while pending:

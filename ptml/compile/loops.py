@@ -153,39 +153,38 @@ def scan(
 ) -> Any:
     """Loop over a step that may draw random numbers and move statistics.
 
-        Draws are other ones in every iteration, and the same in the forward pass, its gradient and any
-        recomputation. Statistics go from each iteration to the next, and count as one application of their
-        layer.
+    Draws are other ones in every iteration, and the same in the forward pass, its gradient and any
+    recomputation. Statistics go from each iteration to the next, and count as one application of their
+    layer. What was drawn or moved before the loop has one value for all iterations.
 
-        Parameters
-        ----------
-        fn, sequences, outputs_info, non_sequences, n_steps
-            As for ``pytensor.scan``, but that `fn` returns no updates. It is called once.
-        return_list : bool
-            Whether one output comes as a list too.
-        **kwargs
-            Further arguments of ``pytensor.scan``: ``go_backwards``, ``truncate_gradient``, ``name``, ...
+    Parameters
+    ----------
+    fn, sequences, outputs_info, non_sequences, n_steps
+        As for ``pytensor.scan``, but that `fn` returns no updates. It is called once.
+    return_list : bool
+        Whether one output comes as a list too.
+    **kwargs
+        Further arguments of ``pytensor.scan``: ``go_backwards``, ``truncate_gradient``, ``name``, ...
 
-        Returns
-        -------
-        tensor or list of tensors
-            The outputs of all iterations, along the first axis.
+    Returns
+    -------
+    tensor or list of tensors
+        The outputs of all iterations, along the first axis.
 
-        Raises
-        ------
-        TypeError
-            If `fn` returns a dict of updates.
+    Raises
+    ------
+    TypeError
+        If `fn` returns a dict of updates.
 
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import pytensor.tensor as pt
-    from pytensor.gradient import disconnected_grad
-        >>> import ptml
-        >>> x = pt.vector("x")
-        >>> total = ptml.scan(lambda x_t, before: before + x_t, sequences=x, outputs_info=pt.zeros(()))
-        >>> ptml.function([x], total)(np.array([1.0, 2.0, 3.0]))
-        array([1., 3., 6.])
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pytensor.tensor as pt
+    >>> import ptml
+    >>> x = pt.vector("x")
+    >>> total = ptml.scan(lambda x_t, before: before + x_t, sequences=x, outputs_info=pt.zeros(()))
+    >>> ptml.function([x], total)(np.array([1.0, 2.0, 3.0]))
+    array([1., 3., 6.])
     """
     step = _Step(fn)
     rest = _listed(non_sequences)
