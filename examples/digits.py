@@ -135,10 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
     n_steps = options.epochs * (len(X_train) // BATCH_SIZE)
     rule = chain(clip_by_global_norm(1.0), adam(cosine_schedule(3e-3, n_steps)))
 
-    first_time = ", a minute or more when it is the first time" if options.backend == "numba" else ""
-    console.print(
-        f"compiling for {options.backend}, here and in the first step{first_time} …", soft_wrap=True
-    )
+    console.print(f"compiling for {options.backend}, here and in the first step …", soft_wrap=True)
     step = compile_train(loss, rule, seed=options.seed, backend=options.backend)
     # Over the store of `step`: it sees every step that is made, and nothing is copied.
     validate = ptml.compile_predict(loss, state=step, backend=options.backend)

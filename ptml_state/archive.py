@@ -92,7 +92,7 @@ def save_state(state: State, path: str | os.PathLike[str]) -> None:
                 f"{address!r} is {array.dtype}, which archives do not keep. "
                 f"Write state.astype(dtype, {address!r}) with one of {', '.join(_KEPT)}."
             )
-    rows = [[leaf.address, leaf.role.value, leaf.owner, leaf.uses, _identity(leaf)] for leaf in state.leaves]
+    rows = [[leaf.address, leaf.role.value, leaf.owner, leaf.uses, *_identity(leaf)] for leaf in state.leaves]
     metadata = {_FORMAT_KEY: str(FORMAT), _VERSION_KEY: _version(), _LEAVES_KEY: json.dumps(rows)}
     _write_whole(path, save(arrays, metadata))
 
@@ -136,13 +136,15 @@ def load_state(path: str | os.PathLike[str]) -> State:
         raise ArchiveError(f"{path} holds no state: {error}") from error
 
 
-def _identity(leaf: Leaf) -> str | None:
-    """Give the identity of a leaf whose address is a number of its layer's, and none of one that has a name.
+def _identity(leaf: Leaf) -> list[str]:
+    """Give the identity of a leaf whose layer is numbered, and none of one whose layer has a name.
 
     A number changes with the order of the layers, and the values must not go to another layer with it.
     """
     slot = living_slot(leaf.uid)
-    return None if slot is not None and slot.address == leaf.address else leaf.uid
+    if leaf.uid is None or (slot is not None and slot.address == leaf.address):
+        return []
+    return [leaf.uid]
 
 
 def _leaves(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> list[Leaf]:
@@ -159,8 +161,8 @@ def _leaves(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> li
         differing = ", ".join(sorted(set(listed) ^ set(arrays)))
         raise ValueError(f"its list of leaves and its arrays differ in {differing}.")
     return [
-        Leaf(address, arrays[address], Role(role), owner, uid, uses)
-        for address, role, owner, uses, uid in rows
+        Leaf(address, arrays[address], Role(role), owner, next(iter(uid), None), uses)
+        for address, role, owner, uses, *uid in rows
     ]
 
 

@@ -218,11 +218,7 @@ def test_importing_changes_nothing_of_pytensors(imported, what):
     assert imported["after"][what] == imported["before"][what]
 
 
-# PyTensor's numba conversions take the flag for fast-math from its settings alone, while they run.
-_SETS_BACK_AT_ONCE = {"ptml.backends.numba.linker"}
-
-
-@pytest.mark.parametrize("name", sorted(set(_PATHS) - _SETS_BACK_AT_ONCE))
+@pytest.mark.parametrize("name", _PATHS)
 def test_pytensor_settings_are_read_and_never_written(name):
     configs = ("config", "pytensor.config")
     written = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -49,11 +50,14 @@ class Backend:
         How PyTensor compiles for it.
     residence : str
         The arrays that its cells hold.
+    dispatch : str or None
+        Whose of PyTensor's conversions it compiles by, for which our ops have kernels.
     """
 
     name: str
     mode: Mode = attrs.field(repr=False, eq=False)
     residence: str = "numpy"
+    dispatch: str | None = None
 
     @property
     def raises(self) -> bool:
@@ -94,8 +98,8 @@ class Backend:
 
     def load(self) -> None:
         """Load the kernels of our own ops."""
-        if self.name != "c":
-            importlib.import_module(f"ptml.backends.{self.name}").load()
+        if self.dispatch is not None:
+            importlib.import_module(f"ptml.backends.{self.dispatch}").load()
 
     def check(self, graph: list[Variable]) -> None:
         """Refuse what the backend would compute wrongly or not at all.
@@ -115,13 +119,14 @@ class Backend:
 
 _PACKAGES = {"numba": "numba", "c": None, "jax": "jax", "mlx": "mlx", "pytorch": "torch"}
 _RESIDENCES = {"jax": "jax", "mlx": "mlx"}
+_LINKERS = {NumbaLinker: "numba", JAXLinker: "jax", MLXLinker: "mlx", PytorchLinker: "pytorch"}
 
 
 def _mode_named(name: str) -> Mode:
     if name == "numba":
-        from ptml.backends.numba.linker import NUMBA
+        from ptml.backends.numba.plan import PLAN
 
-        return NUMBA
+        return PLAN
     if name == "mlx":
         from ptml.backends.mlx.linker import MLX
 
@@ -163,10 +168,18 @@ def backend_for(name: str | None, mode: Any = None) -> Backend:
         package = _PACKAGES[name]
         if package is not None and importlib.util.find_spec(package) is None:
             raise ImportError(NOT_INSTALLED.format(name=name, package=package))
-        return Backend(name, _mode_named(name), _RESIDENCES.get(name, "numpy"))
+        dispatch = name if name in _RESIDENCES or name == "pytorch" else None
+        return Backend(name, _mode_named(name), _RESIDENCES.get(name, "numpy"), dispatch)
     by_default, mode = mode is None, get_mode(mode)
-    kinds = ((NumbaLinker, "numba"), (JAXLinker, "jax"), (MLXLinker, "mlx"), (PytorchLinker, "pytorch"))
-    found = next((kind for linker, kind in kinds if isinstance(mode.linker, linker)), "c")
-    if by_default and found != "c" and config.optimizer in ("o4", "fast_run"):
-        mode = _mode_named(found)
-    return Backend(found, mode, _RESIDENCES.get(found, "numpy"))
+    found = next((name for linker, name in _LINKERS.items() if isinstance(mode.linker, linker)), None)
+    if found is None:
+        return Backend(_name_of_own(mode.linker), mode)
+    if by_default and config.optimizer in ("o4", "fast_run"):
+        return backend_for(found)
+    return Backend(found, mode, _RESIDENCES.get(found, "numpy"), dispatch=found)
+
+
+def _name_of_own(linker: Any) -> str:
+    """Name the backend of a linker that needs none of PyTensor's conversions."""
+    plan = sys.modules.get("ptml.backends.numba.plan")
+    return "numba" if plan is not None and isinstance(linker, plan.PlanLinker) else "c"

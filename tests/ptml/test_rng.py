@@ -194,7 +194,7 @@ next_rng, first = rng.normal(size=(2, 3))
 _, second = next_rng.gamma(2.0, scale=1.0, size=(2, 3))
 archive = Path(sys.argv[1])
 state = load_state(archive) if archive.exists() else None
-program = ptml.function([], [first, second], state=state, seed=0, backend="numba")
+program = ptml.function([], [first, second], state=state, seed=0, mode="NUMBA")
 if state is None:
     program()
     save_state(program.state, archive)
