@@ -44,6 +44,7 @@ def environment(caches: Path, threads: int) -> dict[str, str]:
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         "NUMBA_CACHE_DIR": str(caches / "numba"),
+        "PTML_CACHE_DIR": str(caches / "ptml"),
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "torch"),
     }
     ours = f"floatX=float32,base_compiledir={caches / 'pytensor'}"
