@@ -140,7 +140,9 @@ def _mode_named(name: str) -> Mode:
         # sparse rewrites, which ask for a BLAS too, have to be there to be left out.
         importlib.import_module("pytensor.sparse.rewriting")
         return get_mode("CVM").excluding("BlasOpt", "c_blas", "local_usmm")
-    return get_mode("PYTORCH")
+    from ptml.backends.pytorch.mode import PYTORCH
+
+    return PYTORCH
 
 
 def backend_for(name: str | None, mode: Any = None) -> Backend:

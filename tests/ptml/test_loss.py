@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib
 import pickle
 
 import numpy as np
@@ -18,6 +17,7 @@ from hypothesis.extra.numpy import arrays
 from pytensor.compile.mode import Mode
 from pytensor.graph.replace import vectorize_graph
 
+from ptml.backends.modes import backend_for
 from ptml.labels import CheckLabels
 from ptml.loss import (
     AbsoluteError,
@@ -32,7 +32,6 @@ from ptml.loss import (
 from ptml.loss.softmax import Surprisal, surprisal
 
 PY = Mode(linker="py", optimizer="fast_compile")
-MODES = {"py": PY, "numba": "NUMBA", "c": "CVM", "jax": "JAX", "mlx": "MLX", "pytorch": "PYTORCH"}
 INF, NAN = np.inf, np.nan
 LN2 = np.log(2.0)
 
@@ -160,9 +159,11 @@ FEW = ["huber, each", "one-hot logits", "weighted, smoothed and ignored", "binar
 
 
 def mode_of(backend):
-    if backend not in ("c", "py"):
-        importlib.import_module(f"ptml.backends.{backend}").load()
-    return MODES[backend]
+    if backend == "py":
+        return PY
+    target = backend_for(backend)
+    target.load()
+    return target.mode
 
 
 def variable(value, dtype, name="x"):
@@ -191,7 +192,7 @@ def value_of(*args, **kwargs):
 @functools.cache
 def computed(backend, dtype):
     """Compute `EXACT` by one compiled function, or what of it stands for the rest where compiling is slow."""
-    names = list(EXACT) if backend in ("py", "jax") else FEW
+    names = list(EXACT) if backend in ("py", "numba", "jax") else FEW
     inputs, outputs, values = [], [], []
     for loss, prediction, target, *_ in map(EXACT.get, names):
         pair = [variable(prediction, dtype), variable(target, dtype)]
@@ -737,7 +738,7 @@ def test_logits_where_probabilities_are_expected_are_refused_on_backends_that_ca
     loss, prediction, target
 ):
     P, T = pt.matrix("P"), pt.tensor("T", shape=(None,) * np.ndim(target), dtype=np.asarray(target).dtype)
-    for mode in (Mode("py", "fast_compile"), "NUMBA"):
-        run = pytensor.function([P, T], loss(P, T), mode=mode)
+    for backend in ("py", "numba"):
+        run = pytensor.function([P, T], loss(P, T), mode=mode_of(backend))
         with pytest.raises(ValueError, match="no probability"):
             run(np.array(prediction), np.array(target))

@@ -1,0 +1,69 @@
+"""PyTensor's PyTorch mode, mended where it compares tensors and where it holds constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytensor.link.utils
+import pytensor.tensor as pt
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.mode import PYTORCH as PYTENSOR_PYTORCH
+from pytensor.compile.mode import Mode
+from pytensor.compile.rewriting import inline_ofg_node
+from pytensor.graph.basic import Apply, Variable
+from pytensor.link.pytorch.linker import PytorchLinker
+from pytensor.scalar.basic import EQ
+from pytensor.tensor.elemwise import Elemwise
+
+from ptml.backends.everywhere import LAST, everywhere
+
+__all__ = ["PYTORCH", "ConstantKeepingLinker"]
+
+
+class ConstantKeepingLinker(PytorchLinker):
+    """Let torch.compile find the constants of a graph.
+
+    It looks for the globals of the generated code in the module whose name that code bears, where PyTensor
+    puts its functions for the time of a call, but not its constants.
+    """
+
+    def jit_compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        import torch
+
+        constants = {name: value for name, value in fn.__globals__.items() if isinstance(value, torch.Tensor)}
+        compiled = super().jit_compile(fn)
+
+        def call(*inputs: Any) -> Any:
+            for name, value in constants.items():
+                setattr(pytensor.link.utils, name, value)
+            try:
+                return compiled(*inputs)
+            finally:
+                for name in constants:
+                    delattr(pytensor.link.utils, name)
+
+        return call
+
+
+def _is_converted_by_its_graph(node: Apply) -> bool:
+    from pytensor.link.pytorch.dispatch import pytorch_funcify
+
+    return pytorch_funcify.dispatch(type(node.op)) is pytorch_funcify.dispatch(OpFromGraph)
+
+
+def _compares(node: Apply) -> bool:
+    return isinstance(node.op.scalar_op, EQ)
+
+
+def _compared(node: Apply) -> list[Variable]:
+    return [pt.switch(pt.neq(*node.inputs), np.False_, np.True_)]
+
+
+# PyTensor compiles a nested graph by itself, where its constants are out of reach; it converts equality to
+# torch.equal, which says in one bool whether two tensors are equal altogether.
+PYTORCH: Mode = Mode(ConstantKeepingLinker(), PYTENSOR_PYTORCH.provided_optimizer).register(
+    (everywhere(OpFromGraph, _is_converted_by_its_graph, inline_ofg_node), LAST),
+    (everywhere(Elemwise, _compares, _compared), LAST + 1),
+)
