@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from ptml_state.typetext import type_text
+
 __all__ = ["DataLoader"]
 
 _ACCEPTED = (
@@ -384,7 +386,7 @@ class DataLoader:
         return np.argsort(bits.random_raw(self._rows), kind="stable")
 
     def __repr__(self) -> str:
-        parts = [f"{array.dtype}[{','.join(map(str, array.shape))}]" for array in self._arrays]
+        parts = [type_text(array) for array in self._arrays]
         parts.append(f"batch_size={self._batch_size}")
         if self._shuffle:
             parts.append(f"shuffle=True, seed={self._seed}")

@@ -9,8 +9,9 @@ from typing import Any
 import attrs
 import numpy as np
 
-from ptml_state.leaf import Leaf, same_values, type_text
+from ptml_state.leaf import Leaf, same_values
 from ptml_state.slot import Role
+from ptml_state.typetext import type_text
 
 __all__ = ["Diff", "bytes_text", "html_table", "short_text", "table_text"]
 

@@ -13,6 +13,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
 from ptml_state.slot import Role
+from ptml_state.typetext import type_text
 
 __all__ = [
     "Leaf",
@@ -21,30 +22,7 @@ __all__ = [
     "index_leaves",
     "is_extension",
     "same_values",
-    "type_text",
 ]
-
-
-def type_text(value: Any) -> str:
-    """Write an array's type as it is read: ``float32[64,128]``.
-
-    Parameters
-    ----------
-    value : array-like
-        Anything with a dtype and a shape; anything else is shown itself.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> type_text(np.zeros((64, 128), "float32"))
-    'float32[64,128]'
-    >>> type_text(np.float64(1.0))
-    'float64[]'
-    """
-    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
-    if dtype is None or shape is None:
-        return reprlib.repr(value)
-    return f"{dtype}[{','.join(map(str, shape))}]"
 
 
 def same_values(one: Any, other: Any) -> bool:

@@ -14,6 +14,8 @@ import numpy as np
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
+from ptml_state.typetext import type_text
+
 __all__ = ["Role", "Slot", "SlotVariable", "living_slot"]
 
 
@@ -164,8 +166,7 @@ class Slot:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
     def __repr__(self) -> str:
-        size = ",".join(map(str, self.shape))
-        return f"Slot({self.address!r}, {self.role!r}, {self.dtype}[{size}])"
+        return f"Slot({self.address!r}, {self.role!r}, {type_text(self)})"
 
     def __copy__(self) -> Slot:
         return self
@@ -223,8 +224,7 @@ class SlotVariable(TensorVariable):
         return f"{self.slot.address} [slot: needs ptml.function]"
 
     def __repr__(self, firstPass: bool = True) -> str:
-        size = ",".join(map(str, self.slot.shape))
-        return f"<{self.slot.address}: {self.slot.dtype}[{size}]>"
+        return f"<{self.slot.address}: {type_text(self.slot)}>"
 
     def __copy__(self) -> SlotVariable:
         return self

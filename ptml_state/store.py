@@ -10,9 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 import pytensor
 
-from ptml_state.leaf import Leaf, type_text
+from ptml_state.leaf import Leaf
 from ptml_state.slot import Role, Slot
 from ptml_state.state import State
+from ptml_state.typetext import type_text
 
 __all__ = ["Store", "first_value", "fresh_seed"]
 
@@ -76,9 +77,8 @@ def first_value(slot: Slot, address: str, seed: int) -> np.ndarray:
     rng = np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], np.uint64)))
     value = np.asarray(slot.initializer(rng, slot.shape, slot.dtype))
     if value.shape != slot.shape or str(value.dtype) != slot.dtype:
-        wanted = f"{slot.dtype}[{','.join(map(str, slot.shape))}]"
         raise ValueError(
-            f"The initializer of {address!r} gave {type_text(value)}, where {wanted} is declared."
+            f"The initializer of {address!r} gave {type_text(value)}, where {type_text(slot)} is declared."
         )
     return value
 
@@ -300,7 +300,7 @@ def _cell(slot: Slot, address: str, value: np.ndarray) -> Any:
 
 def _checked(slot: Slot, address: str, value: Any) -> np.ndarray:
     value = np.asarray(value)
-    wanted = f"{slot.dtype}[{','.join(map(str, slot.shape))}]"
+    wanted = type_text(slot)
     owner = "the program" if slot.owner is None else repr(slot.owner)
     if value.shape != slot.shape:
         remedy = "Give a value of that shape, or drop the leaf to have it drawn: state.drop(...)."

@@ -12,8 +12,8 @@ from typing import Any
 
 import attrs
 
-from ptml_state.leaf import type_text
 from ptml_state.slot import Role, Slot, SlotVariable
+from ptml_state.typetext import type_text
 
 __all__ = ["AddressError", "Where", "find", "nearest", "split_address", "where"]
 

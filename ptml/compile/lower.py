@@ -11,6 +11,7 @@ from pytensor.graph.basic import Variable, clone_get_equiv
 
 from ptml.compile.thread import Threaded
 from ptml_state import Slot
+from ptml_state.typetext import type_text
 
 __all__ = ["checked_updates", "lower"]
 
@@ -18,11 +19,6 @@ WRONG_UPDATE = (
     "The new value of {address!r} is {given}, and {wanted} is declared{by}. An update never changes the "
     "dtype or shape of what it writes{remedy}."
 )
-
-
-def _type_text(variable: Variable) -> str:
-    sizes = ",".join("?" if size is None else str(size) for size in variable.type.shape)
-    return f"{variable.type.dtype}[{sizes}]"
 
 
 def checked_updates(threaded: Threaded, addresses: Mapping[Slot, str]) -> Threaded:
@@ -45,8 +41,8 @@ def checked_updates(threaded: Threaded, addresses: Mapping[Slot, str]) -> Thread
             raise TypeError(
                 WRONG_UPDATE.format(
                     address=addresses[slot],
-                    given=_type_text(new),
-                    wanted=_type_text(slot.handle),
+                    given=type_text(new.type),
+                    wanted=type_text(slot),
                     by=by,
                     remedy=remedy,
                 )

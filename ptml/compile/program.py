@@ -22,7 +22,7 @@ from ptml.compile.lower import lower
 from ptml.compile.thread import Threaded
 from ptml.network import Placed
 from ptml_state import Leaf, SlotVariable, State, Store
-from ptml_state.leaf import type_text
+from ptml_state.typetext import type_text
 from ptml_state.where import AddressError
 
 __all__ = ["Program", "Timings"]
@@ -242,7 +242,7 @@ class Program:
         for place in self._placed:
             slot, value = place.slot, state[place.address]
             if value.shape != slot.shape or not np.can_cast(value.dtype, slot.dtype, "safe"):
-                wanted, given = _declared(slot.handle), type_text(value)
+                wanted, given = type_text(slot), type_text(value)
                 return TypeError(WRONG_LEAF.format(address=place.address, given=given, wanted=wanted))
         return None
 
@@ -293,17 +293,14 @@ class Program:
         return pure
 
     def __repr__(self) -> str:
-        inputs = ", ".join(f"{variable.name or variable}: {_declared(variable)}" for variable in self.inputs)
+        inputs = ", ".join(
+            f"{variable.name or variable}: {type_text(variable.type)}" for variable in self.inputs
+        )
         return f"<Program({inputs}) on {self.backend.name}, {len(self._placed)} leaves>"
 
 
 def _with_value(leaf: Leaf, value: Any) -> Leaf:
     return attrs.evolve(leaf, value=value)
-
-
-def _declared(variable: Variable) -> str:
-    sizes = ",".join("?" if size is None else str(size) for size in variable.type.shape)
-    return f"{variable.type.dtype}[{sizes}]"
 
 
 def _wrong_input(variable: Variable, value: Any) -> TypeError | None:
@@ -312,7 +309,7 @@ def _wrong_input(variable: Variable, value: Any) -> TypeError | None:
     except ValueError:
         return None
     name = variable.name or str(variable)
-    wanted, shape = _declared(variable), variable.type.shape
+    wanted, shape = type_text(variable.type), variable.type.shape
     if array.ndim != len(shape) or any(
         want is not None and want != have for want, have in zip(shape, array.shape, strict=True)
     ):

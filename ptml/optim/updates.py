@@ -20,6 +20,7 @@ from pytensor.tensor.variable import TensorVariable
 from ptml.flatten import flatten
 from ptml.optim.hyperparameters import working_dtype
 from ptml_state import SlotVariable
+from ptml_state.typetext import type_text
 
 __all__ = ["Gradients", "Steps", "Updates", "as_parameters", "get_gradients", "steps_of", "to_updates"]
 
@@ -62,11 +63,6 @@ def _shown(value: Any) -> str:
     return f"{value!r} ({type(value).__name__})"
 
 
-def _type_of(value: TensorVariable) -> str:
-    shape = ",".join("?" if size is None else str(size) for size in value.type.shape)
-    return f"{value.type.dtype}[{shape}]"
-
-
 def _list(handles: Iterable[SlotVariable]) -> str:
     return ", ".join(handle.slot.address for handle in handles)
 
@@ -90,11 +86,15 @@ def _fitted(parameter: SlotVariable, amount: Any) -> TensorVariable:
     )
     if clash:
         raise ValueError(
-            WRONG_SHAPE.format(address=address, wanted=_type_of(parameter), given=_type_of(amount))
+            WRONG_SHAPE.format(
+                address=address, wanted=type_text(parameter.type), given=type_text(amount.type)
+            )
         )
     if amount.type.dtype in complex_dtypes:
         raise TypeError(
-            WRONG_DTYPE.format(address=address, wanted=_type_of(parameter), given=_type_of(amount))
+            WRONG_DTYPE.format(
+                address=address, wanted=type_text(parameter.type), given=type_text(amount.type)
+            )
         )
     # Where the parameter has length one, an amount of unknown length could broadcast it.
     unsure = [axis for axis, given in enumerate(amount.type.shape) if given is None and wanted[axis] == 1]
@@ -187,7 +187,7 @@ class Updates(Mapping[SlotVariable, TensorVariable]):
 
     def __repr__(self) -> str:
         def shown(values: Mapping[SlotVariable, TensorVariable]) -> str:
-            return ", ".join(f"{handle.slot.address}: {_type_of(handle)}" for handle in values)
+            return ", ".join(f"{handle.slot.address}: {type_text(handle.type)}" for handle in values)
 
         state = f", state={{{shown(self._state)}}}" if self._state else ""
         return f"{type(self).__name__}({{{shown(self._amounts)}}}{state})"
@@ -306,7 +306,7 @@ def get_gradients(loss_or_gradients: Any, parameters: Iterable[SlotVariable]) ->
 
 def _differentiate(loss: Variable, handles: Sequence[SlotVariable]) -> list[TensorVariable]:
     if not isinstance(loss, TensorVariable) or loss.ndim != 0 or loss.type.dtype not in float_dtypes:
-        given = _type_of(loss) if isinstance(loss, TensorVariable) else str(loss.type)
+        given = type_text(loss.type) if isinstance(loss, TensorVariable) else str(loss.type)
         raise ValueError(NOT_SCALAR.format(given=given))
     # The gradient of nested graphs is nested graphs in turn, which cost more to build and to rewrite.
     [flat] = flatten([loss])

@@ -14,7 +14,8 @@ from pytensor.graph.basic import Apply
 from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 
-from ptml.bits import PARITY, ROTATIONS, Draw, FoldIn
+from ptml.backends.numba.threefry import encrypt
+from ptml.bits import Draw, FoldIn
 
 # Part of the cache keys: a kernel's source does not show what the intrinsic emits.
 _VERSION = 1
@@ -31,20 +32,9 @@ def threefry_block(typing_context: Any, key0: Any, key1: Any, counter0: Any, cou
     signature = types.UniTuple(word, 2)(word, word, word, word)
 
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        constant = ir.IntType(32)
         key0, key1, x0, x1 = args
-        schedule = (key0, key1, builder.xor(builder.xor(key0, key1), constant(PARITY)))
-        x0 = builder.add(x0, key0)
-        x1 = builder.add(x1, key1)
-        for group in range(5):
-            for rotation in ROTATIONS[group % 2]:
-                x0 = builder.add(x0, x1)
-                left = builder.shl(x1, constant(rotation))
-                right = builder.lshr(x1, constant(32 - rotation))
-                x1 = builder.xor(builder.or_(left, right), x0)
-            x0 = builder.add(x0, schedule[(group + 1) % 3])
-            x1 = builder.add(x1, builder.add(schedule[(group + 2) % 3], constant(group + 1)))
-        return context.make_tuple(builder, signature.return_type, (x0, x1))
+        words = encrypt(builder, (key0, key1), x0, x1)
+        return context.make_tuple(builder, signature.return_type, words)
 
     return signature, emit
 

@@ -12,7 +12,8 @@ from ptml.backends.numba.plan.errors import Unsupported
 from ptml.backends.numba.plan.loops import loop
 from ptml.backends.numba.plan.lowering import rule
 from ptml.backends.numba.plan.memory import Value
-from ptml.bits import PARITY, ROTATIONS, Draw, FoldIn
+from ptml.backends.numba.threefry import encrypt
+from ptml.bits import Draw, FoldIn
 
 if TYPE_CHECKING:
     from ptml.backends.numba.plan.planner import Planner
@@ -49,22 +50,6 @@ def lower_fold_in(plan: Planner, unit: Unit, values: list[Value]) -> list[Value]
     folded = plan.new((4,), "uint32", output)
     plan.emit(_fold_in_kernel(), [leaf, data, folded], unit)
     return [folded]
-
-
-def _block(builder: ir.IRBuilder, key: _Words, x0: ir.Value, x1: ir.Value) -> _Words:
-    """Encrypt one counter, as ``ptml.bits.threefry`` does."""
-    key0, key1 = key
-    schedule = (key0, key1, builder.xor(builder.xor(key0, key1), _I32(PARITY)))
-    x0, x1 = builder.add(x0, key0), builder.add(x1, key1)
-    for group in range(5):
-        for rotation in ROTATIONS[group % 2]:
-            x0 = builder.add(x0, x1)
-            left = builder.shl(x1, _I32(rotation))
-            right = builder.lshr(x1, _I32(32 - rotation))
-            x1 = builder.xor(builder.or_(left, right), x0)
-        x0 = builder.add(x0, schedule[(group + 1) % 3])
-        x1 = builder.add(x1, builder.add(schedule[(group + 2) % 3], _I32(group + 1)))
-    return x0, x1
 
 
 class _Kernel:
@@ -104,7 +89,7 @@ class _Kernel:
 def _fold_in_kernel() -> int:
     kernel = _Kernel()
     builder = kernel.builder
-    word0, word1 = _block(builder, kernel.key, _I32(0), _I32(2))
+    word0, word1 = encrypt(builder, kernel.key, _I32(0), _I32(2))
     words = [builder.xor(word0, kernel.number), word1, *kernel.leaf[2:]]
     for k, word in enumerate(words):
         kernel.put(word, _I64(k))
@@ -117,8 +102,8 @@ def _draw_kernel(dtype: str) -> int:
     kernel = _Kernel()
     builder = kernel.builder
     n = kernel.word(3, _I64)
-    root0, root1 = _block(builder, kernel.key, _I32(0), _I32(1))
-    key0, key1 = _block(
+    root0, root1 = encrypt(builder, kernel.key, _I32(0), _I32(1))
+    key0, key1 = encrypt(
         builder,
         (builder.xor(root0, kernel.leaf[2]), builder.xor(root1, kernel.number)),
         _I32(0),
@@ -131,7 +116,7 @@ def _draw_kernel(dtype: str) -> int:
 
     if dtype == "float64":
         with loop(builder, n) as i:
-            high, low = _block(builder, key, *counters(i, n))
+            high, low = encrypt(builder, key, *counters(i, n))
             upper = builder.uitofp(builder.lshr(high, _I32(5)), _DOUBLE)
             lower = builder.uitofp(builder.lshr(low, _I32(6)), _DOUBLE)
             total = builder.fadd(builder.fmul(upper, _DOUBLE(2.0**26)), lower)
@@ -146,11 +131,11 @@ def _draw_kernel(dtype: str) -> int:
     pairs = builder.lshr(n, _I64(1))
     half = builder.sub(n, pairs)
     with loop(builder, pairs) as i:
-        first, second = _block(builder, key, *counters(i, half))
+        first, second = encrypt(builder, key, *counters(i, half))
         kernel.put(number(first), i)
         kernel.put(number(second), builder.add(i, half))
     # An odd one has no partner: its block's second word is left out.
     with loop(builder, builder.sub(half, pairs)) as _:
-        first, _second = _block(builder, key, *counters(pairs, half))
+        first, _second = encrypt(builder, key, *counters(pairs, half))
         kernel.put(number(first), pairs)
     return kernel.finish()

@@ -11,7 +11,7 @@ import attrs
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 
@@ -196,8 +196,3 @@ def _in_order(needs: list[set[int]], wishes: list[set[int]]) -> list[int]:
             if waiting[follower] == 0 and follower not in done:
                 heapq.heappush(ready, follower)
     return order
-
-
-def is_constant(variable: Variable) -> bool:
-    """Say whether a variable is a constant of the graph."""
-    return isinstance(variable, Constant)
