@@ -13,13 +13,14 @@ import attrs
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import disconnected_grad
-from pytensor.tensor.special import log_softmax, softmax
 from pytensor.tensor.variable import TensorVariable
 
+from ptml import softmax
 from ptml.checks import check_axis, check_floating, check_ndim
 from ptml.declare import parameter, slot
 from ptml.initializers import Constant, Initializer
 from ptml.layer import Layer
+from ptml.softmax import along_axis
 from ptml.validate import an_axis, an_initializer, described, finite, positive, positive_int
 
 __all__ = [
@@ -329,7 +330,7 @@ class Softmax(Activation):
     axis: int = attrs.field(default=-1, validator=an_axis)
 
     def activate(self, X: TensorVariable) -> TensorVariable:
-        return softmax(X, axis=_known_axis(self, X))
+        return along_axis(softmax.Softmax(), X, _known_axis(self, X))
 
 
 class LogSoftmax(Activation):
@@ -344,7 +345,7 @@ class LogSoftmax(Activation):
     axis: int = attrs.field(default=-1, validator=an_axis)
 
     def activate(self, X: TensorVariable) -> TensorVariable:
-        return log_softmax(X, axis=_known_axis(self, X))
+        return along_axis(lambda rows: softmax.LogSoftmax()(rows)[0], X, _known_axis(self, X))
 
 
 def _known_axis(layer: Softmax | LogSoftmax, X: TensorVariable) -> int:

@@ -14,12 +14,10 @@ import numpy as np
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.configdefaults import config
 from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import apply_ancestors
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.mlx.linker import MLXLinker
 from pytensor.link.numba.linker import NumbaLinker
 from pytensor.link.pytorch.linker import PytorchLinker
-from pytensor.scan.op import Scan
 
 __all__ = ["Backend", "backend_for"]
 
@@ -32,10 +30,6 @@ TWO_MODES = "Give backend={backend!r} or compile_kwargs={{'mode': ...}}, not bot
 MLX_FLOAT64 = (
     "MLX has no float64 on Apple's GPUs, and {what} is float64. Build the network with "
     "pytensor.config.floatX = 'float32' and float32 inputs, or use another backend."
-)
-MLX_SCAN = (
-    "PyTensor has no conversion of loops to MLX, and this graph has one. Use another backend for it, or "
-    "write the loop's iterations out."
 )
 
 
@@ -101,6 +95,22 @@ class Backend:
         if self.dispatch is not None:
             importlib.import_module(f"ptml.backends.{self.dispatch}").load()
 
+    def condensed(self, new_values: list[Variable], others: list[Variable]) -> list[Variable]:
+        """Give new values of state in a form that takes less time to compile.
+
+        Parameters
+        ----------
+        new_values : list of Variable
+        others : list of Variable
+            What the program computes besides.
+        """
+        if self.name != "numba" or self.dispatch is not None:
+            return new_values
+        from ptml.backends.numba.plan.condense import condensed
+        from ptml.backends.numba.plan.linker import QUERY
+
+        return condensed(new_values, others, QUERY.excluding("fusion"))
+
     def check(self, graph: list[Variable]) -> None:
         """Refuse what the backend would compute wrongly or not at all.
 
@@ -113,8 +123,6 @@ class Backend:
             for variable in graph:
                 if getattr(variable.type, "dtype", None) == "float64":
                     raise TypeError(MLX_FLOAT64.format(what=variable.name or variable))
-            if any(isinstance(node.op, Scan) for node in apply_ancestors(graph)):
-                raise ValueError(MLX_SCAN)
 
 
 _PACKAGES = {"numba": "numba", "c": None, "jax": "jax", "mlx": "mlx", "pytorch": "torch"}
@@ -139,7 +147,9 @@ def _mode_named(name: str) -> Mode:
         # Matrix products run in NumPy's BLAS: a PyTensor from pip is linked with none, and warns of it. Its
         # sparse rewrites, which ask for a BLAS too, have to be there to be left out.
         importlib.import_module("pytensor.sparse.rewriting")
-        return get_mode("CVM").excluding("BlasOpt", "c_blas", "local_usmm")
+        # Nothing is computed in place of the state: a call that raises half-way would have changed some of it
+        # already.
+        return get_mode("CVM").excluding("BlasOpt", "c_blas", "local_usmm", "inplace")
     from ptml.backends.pytorch.mode import PYTORCH
 
     return PYTORCH

@@ -18,8 +18,9 @@ from pytensor.graph.replace import clone_replace
 
 from ptml.application import Application
 from ptml.backends.modes import backend_for
+from ptml.compile.collector import collector_paused
 from ptml.compile.hoist import Verdict, hoist_checks
-from ptml.compile.lower import checked_updates, lower
+from ptml.compile.lower import checked_updates, condense, lower
 from ptml.compile.program import Program, Timings
 from ptml.compile.thread import Threaded, thread
 from ptml.flatten import calls_in
@@ -168,6 +169,7 @@ def compile_predict(
     )
 
 
+@collector_paused()
 def build(
     inputs: Sequence[Any] | None,
     outputs: Any,
@@ -222,7 +224,9 @@ def build(
     cells = store.cells_for(placed, draw=draw)
     target.load()
     target.check([*(e.variable for e in entries), *(p.slot.handle for p in placed), *threaded.outputs])
-    lowered = lower(threaded, cells)
+    lowered = lower(condense(threaded, target), cells)
+    if {entry.variable for entry in entries} <= {*lowered.roots}:
+        options["on_unused_input"] = "ignore"  # PyTensor would look for what is found already
     borrowing = [output.borrow for output in wrapped] + [False] * (len(threaded.outputs) - len(wrapped))
     with target.context():
         compiled = pytensor.function(

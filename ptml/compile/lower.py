@@ -9,11 +9,12 @@ import attrs
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable, clone_get_equiv
 
+from ptml.backends.modes import Backend
 from ptml.compile.thread import Threaded
 from ptml_state import Slot
 from ptml_state.typetext import type_text
 
-__all__ = ["checked_updates", "lower"]
+__all__ = ["checked_updates", "condense", "lower"]
 
 WRONG_UPDATE = (
     "The new value of {address!r} is {given}, and {wanted} is declared{by}. An update never changes the "
@@ -49,6 +50,13 @@ def checked_updates(threaded: Threaded, addresses: Mapping[Slot, str]) -> Thread
             )
         checked[slot] = new if wanted.is_super(new.type) else pt.specify_shape(new, wanted.shape)
     return attrs.evolve(threaded, updates=checked)
+
+
+def condense(threaded: Threaded, backend: Backend) -> Threaded:
+    """Give the graph with its updates in the form that a backend compiles soonest."""
+    others = [*threaded.outputs, *threaded.shared_updates.values()]
+    new_values = backend.condensed(list(threaded.updates.values()), others)
+    return attrs.evolve(threaded, updates=dict(zip(threaded.updates, new_values, strict=True)))
 
 
 def lower(threaded: Threaded, places: Mapping[Slot, Variable]) -> Threaded:

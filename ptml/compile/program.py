@@ -17,11 +17,14 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 
 from ptml.backends.modes import Backend
+from ptml.compile.calling import trusting
 from ptml.compile.hoist import Verdict
-from ptml.compile.lower import lower
+from ptml.compile.lower import condense, lower
+from ptml.compile.memory import Memory, memory_of
 from ptml.compile.thread import Threaded
 from ptml.network import Placed
 from ptml_state import Leaf, SlotVariable, State, Store
+from ptml_state.archives import Wanted, wanted_by, wanted_places
 from ptml_state.typetext import type_text
 from ptml_state.where import AddressError
 
@@ -129,10 +132,8 @@ class Program:
         TypeError
             If an input has another dtype or shape than declared and does not cast to it without loss.
         """
-        backend = self.backend
-        if self.store.residence != backend.residence:
-            with backend.context():
-                self.store.move(backend.residence, backend.resident)
+        if self.store.residence != self.backend.residence:
+            self._move_in()
         start = time.perf_counter()
         try:
             results = self._run(*batch, **named)
@@ -142,17 +143,24 @@ class Program:
         self.timings.record(time.perf_counter() - start)
         return self._finished(arrays)
 
+    def _move_in(self) -> None:
+        """Let the store keep its values as the arrays of this program's backend."""
+        with self.backend.context():
+            self.store.move(self.backend.residence, self.backend.resident)
+
     @cached_property
     def _run(self) -> Callable[..., Any]:
         """The compiled function, within what the backend needs around a call."""
-        return self.backend.within(self.function)
+        return self.backend.within(trusting(self.function))
 
     @cached_property
-    def _dtypes(self) -> list[str]:
-        return [variable.type.dtype for variable in self._threaded.outputs]
+    def _dtypes(self) -> list[np.dtype]:
+        return [np.dtype(variable.type.dtype) for variable in self._threaded.outputs]
 
     def _finished(self, arrays: list[np.ndarray]) -> Any:
         """Raise what the backend could not, and give the outputs as they were asked for."""
+        if not self._verdicts:
+            return self._structure(arrays)
         kept = len(arrays) - len(self._verdicts)
         for verdict, passed in zip(self._verdicts, arrays[kept:], strict=True):
             if not passed:
@@ -161,7 +169,10 @@ class Program:
 
     def _arrays(self, results: Sequence[Any]) -> list[np.ndarray]:
         """Give results as numpy arrays of the dtypes declared, whatever the backend works in."""
-        return [np.asarray(result, dtype) for result, dtype in zip(results, self._dtypes, strict=True)]
+        return [
+            result if type(result) is np.ndarray and result.dtype is dtype else np.asarray(result, dtype)
+            for result, dtype in zip(results, self._dtypes, strict=True)
+        ]
 
     def _explained(self, error: Exception, batch: Sequence[Any], named: dict[str, Any]) -> Exception:
         """Give the error that says what to write instead, where we know."""
@@ -185,23 +196,32 @@ class Program:
         """A snapshot of the program's own slots; ``program.store.state`` has every leaf."""
         return self.store.snapshot(place.slot for place in self._placed)
 
+    def memory(self) -> Memory:
+        """Add up the memory that the program holds: its state, its buffers, and what the last call left.
+
+        Returns
+        -------
+        Memory
+            In bytes; what a backend does not say is None.
+        """
+        return memory_of(self.function, [place.slot for place in self._placed])
+
     @property
     def slots(self) -> tuple[SlotVariable, ...]:
         """The handles of the slots that the program reads or writes, in the order of their leaves."""
         return tuple(place.slot.handle for place in self._placed)
 
-    @cached_property
-    def _explicit(self) -> tuple[list[Variable], list[Variable]]:
-        """The program with its state as inputs and outputs: (state and batch), (outputs and new values)."""
+    def _explicit(self, threaded: Threaded) -> tuple[list[Variable], list[Variable]]:
+        """Give a graph with its state as inputs and outputs: (state and batch), (outputs and new values)."""
         roots = [*self._threaded.roots, *self._threaded.shared_updates]
         if shared := dict.fromkeys(str(root) for root in roots if isinstance(root, SharedVariable)):
             raise ValueError(SHARED.format(names=", ".join(shared)))
         entries = {place.slot: place.slot.type(name=place.address) for place in self._placed}
-        return [*entries.values(), *self.inputs], lower(self._threaded, entries).everything
+        return [*entries.values(), *self.inputs], lower(threaded, entries).everything
 
     @cached_property
     def _pure_function(self) -> Callable[..., Any]:
-        inputs, outputs = self._explicit
+        inputs, outputs = self._explicit(condense(self._threaded, self.backend))
         options = {**self._options, "on_unused_input": "ignore"}
         with self.backend.context():
             compiled = pytensor.function([In(v, borrow=True) for v in inputs], outputs, **options)
@@ -278,7 +298,7 @@ class Program:
         """
         from ptml.backends.jax.export import jax_function
 
-        inputs, outputs = self._explicit
+        inputs, outputs = self._explicit(self._threaded)
         compute = jax_function(FunctionGraph(inputs, outputs, clone=True))
         addresses = [place.address for place in self._placed]
         n = len(self._threaded.outputs)
@@ -297,6 +317,11 @@ class Program:
             f"{variable.name or variable}: {type_text(variable.type)}" for variable in self.inputs
         )
         return f"<Program({inputs}) on {self.backend.name}, {len(self._placed)} leaves>"
+
+
+@wanted_by.register
+def _(like: Program, seed: int | None) -> list[Wanted]:
+    return wanted_places(like._placed, like.store.seed if seed is None else seed)
 
 
 def _with_value(leaf: Leaf, value: Any) -> Leaf:

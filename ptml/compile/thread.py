@@ -1,7 +1,7 @@
 """Thread the state through a graph: what reads what, in which order, and what is written back.
 
 Draws are numbered, statistics sequenced, clocks and generators counted on, and the marks of
-:mod:`ptml.marks` resolved, for training or for prediction.
+:mod:`ptml.marks` resolved, for training or for prediction. What guards and windows hold back stays as it is.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pytensor.scan.rewriting.io import scan_remove_unused
 
 from ptml.application import Application, DrawNumber, Reading
 from ptml.bits import Numbered
+from ptml.compile.held import hold_back
 from ptml.flatten import flattened_graph, is_marked, rewritten_inside
 from ptml.marks import Advance, InTraining
 from ptml.rng import next_generators
@@ -120,11 +121,15 @@ def thread(
         advanced.update({slot: _next_count(slot) for slot in clocks if slot not in written})
         advanced.update({slot: _next_call(slot) for slot in drawn if slot not in written})
 
-    values = graph.outputs[len(outputs) + len(observed) : len(every)]
-    given = dict(zip(updates, values, strict=True))
+    first = len(outputs) + len(observed)
+    given = dict(zip(updates, graph.outputs[first : len(every)], strict=True))
+    written_now = {key.slot: new for key, new in given.items() if isinstance(key, SlotVariable)}
+    held = hold_back(graph, {**advanced, **written_now})
+    # What is read of the graph from here on has no marks any more.
+    given = dict(zip(updates, graph.outputs[first : len(every)], strict=True))
     return Threaded(
-        list(graph.outputs[: len(outputs) + len(observed)]),
-        {**advanced, **{key.slot: new for key, new in given.items() if isinstance(key, SlotVariable)}},
+        list(graph.outputs[:first]),
+        held,
         {key: new for key, new in given.items() if not isinstance(key, SlotVariable)},
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from ptml.checks import check_axis, check_floating, check_ndim
@@ -73,5 +74,6 @@ class Linear(Layer):
         wants = f"(..., {self.n_in} features)"
         check_floating(self, X, dtype=self.W.type.dtype)
         check_ndim(self, X, minimum=1, wants=wants)
-        product = check_axis(self, X, self.n_in, wants=wants) @ self.W
+        X = check_axis(self, X, self.n_in, wants=wants)
+        product = pt.dot(X, self.W) if X.ndim == 2 else X @ self.W
         return product if self.b is None else product + self.b

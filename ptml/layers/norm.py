@@ -13,7 +13,9 @@ from ptml.checks import check_axis, check_floating, check_ndim, row_count
 from ptml.declare import parameter, slot, statistic
 from ptml.initializers import Ones, Zeros
 from ptml.layer import Layer
+from ptml.layers.standardize import working_dtype
 from ptml.marks import advance, in_training
+from ptml.moments import Moments
 from ptml.validate import flag, positive, positive_int, real
 
 __all__ = ["BatchNorm"]
@@ -44,12 +46,15 @@ class BatchNorm(Layer):
     affine : bool
         Whether what is normalized is multiplied by a trained ``scale`` and shifted by a trained ``b``; True
         unless given.
+    track_running_stats : bool
+        Whether there are running statistics; True unless given. Without them the batch's own statistics
+        normalize in prediction too, which so depends on what is predicted together.
 
     Raises
     ------
     ValueError
         When called, or by the running graph where the shape is not known before, if the last axis has
-        another size than `n_in`; by the running graph, if in training there is one value per feature.
+        another size than `n_in`; by the running graph, if the batch's statistics are wanted of one value.
     TypeError
         When called, if the input holds integers, or is wider than the parameters.
 
@@ -79,6 +84,7 @@ class BatchNorm(Layer):
     )
     epsilon: float = attrs.field(default=1e-5, validator=positive)
     affine: bool = attrs.field(default=True, validator=flag)
+    track_running_stats: bool = attrs.field(default=True, validator=flag)
 
     n_inputs = 1
 
@@ -94,38 +100,64 @@ class BatchNorm(Layer):
 
     @slot
     def running_mean(self) -> Any:
-        """The running mean, ``(n_in,)``."""
-        return statistic((self.n_in,), Zeros())
+        """The running mean, ``(n_in,)``, or None without one."""
+        return statistic((self.n_in,), Zeros()) if self.track_running_stats else None
 
     @slot
     def running_var(self) -> Any:
-        """The running variance, ``(n_in,)``."""
-        return statistic((self.n_in,), Ones())
+        """The running variance, ``(n_in,)``, or None without one."""
+        return statistic((self.n_in,), Ones()) if self.track_running_stats else None
 
     def build(self, X: TensorVariable) -> TensorVariable:
-        dtype = self.running_mean.type.dtype
         wants = f"(batch, ..., {self.n_in} channels)"
-        check_floating(self, X, dtype=dtype)
+        held = next((h for h in (self.running_mean, self.scale) if h is not None), None)
+        check_floating(self, X, dtype=None if held is None else held.type.dtype)
         check_ndim(self, X, minimum=2, wants=wants)
-        # A narrower input is summed and normalized in the dtype of the statistics.
-        X = check_axis(self, X, self.n_in, wants=wants).astype(dtype)
+        X = check_axis(self, X, self.n_in, wants=wants)
+        # A narrower input is summed and normalized in the dtype of the statistics, half precision in single.
+        dtype = X.type.dtype if held is None else held.type.dtype
+        work = working_dtype(dtype)
+        X = X.astype(work)
         axes = tuple(range(X.type.ndim - 1))
-        n = row_count(self, X, axes, minimum=2, wants="values per channel in training", hint=ONE_ROW)
-        mean = X.sum(axis=axes) / n.astype(dtype)
-        variance = pt.sqr(X - mean).sum(axis=axes) / n.astype(dtype)
+        tracked = self.running_mean is not None
+        n = row_count(
+            self,
+            X,
+            axes,
+            minimum=2,
+            wants="values per channel in training" if tracked else "values per channel",
+            hint=ONE_ROW if tracked else "One value has no variance.",
+        )
+        mean, variance = Moments()(X, n)
 
-        centre = in_training(mean, self.running_mean)
-        spread = pt.sqrt(in_training(variance, self.running_var) + np.asarray(self.epsilon, dtype))
+        # Vectors become rows before anything is computed of them. PyTensor's rewrites move such a change of
+        # axes about, and where the gradient computes the same once more, may move it to another place.
+        def row(vector: Any) -> TensorVariable:
+            return pt.shape_padleft(vector, X.type.ndim - 1)
+
+        if tracked:
+            centre = row(in_training(mean, self.running_mean.astype(work)))
+            spread = row(in_training(variance, self.running_var.astype(work)))
+        else:
+            centre, spread = row(mean), row(variance)
+        spread = pt.sqrt(spread + np.asarray(self.epsilon, work))
         # Dividing features once each, rather than every element, costs nothing in accuracy.
-        factor = (np.ones((), dtype) if self.scale is None else self.scale) / spread
+        factor = (np.ones((), work) if self.scale is None else row(self.scale.astype(work))) / spread
         Y = (X - centre) * factor
         if self.b is not None:
-            Y = Y + self.b
-        kept, new = np.asarray(1 - self.momentum, dtype), np.asarray(self.momentum, dtype)
+            Y = Y + row(self.b.astype(work))
+        Y = Y.astype(dtype)
+        if not tracked:
+            return Y
+        kept, new = np.asarray(1 - self.momentum, work), np.asarray(self.momentum, work)
+
+        def moved(running: TensorVariable, value: TensorVariable) -> TensorVariable:
+            return (kept * running.astype(work) + new * value).astype(dtype)
+
         return advance(
             Y,
             {
-                self.running_mean: kept * self.running_mean + new * mean,
-                self.running_var: kept * self.running_var + new * variance,
+                self.running_mean: moved(self.running_mean, mean),
+                self.running_var: moved(self.running_var, variance),
             },
         )

@@ -11,6 +11,7 @@ from pytensor.tensor.type import float_dtypes
 from pytensor.tensor.variable import TensorVariable
 
 from ptml.labels import CheckShape, shapes_differ
+from ptml.loss.weight import averages_over
 from ptml.module import Module
 
 __all__ = ["Loss", "number", "same_shape"]
@@ -123,11 +124,13 @@ class Loss(Module):
             raise TypeError(NOT_FLOAT.format(loss=type(self).__name__, given=prediction.type, dtype=dtype))
         built = self.build(prediction.astype("float32") if dtype == "float16" else prediction, target)
         losses, weights = built if isinstance(built, tuple) else (built, None)
-        return self._reduced(losses, weights).astype(dtype)
+        if self.reduction == "none":
+            return losses.astype(dtype)
+        over = losses.size if weights is None else weights.sum()
+        reduced = self._reduced(losses, weights).astype(dtype)
+        return averages_over(reduced, over if self.reduction == "mean" else None)
 
     def _reduced(self, losses: TensorVariable, weights: TensorVariable | None) -> TensorVariable:
-        if self.reduction == "none":
-            return losses
         if self.reduction == "sum":
             return losses.sum()
         if weights is None:

@@ -13,7 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from ptml.labels import CheckLabels, CheckProbabilities
 from ptml.loss.base import Loss, number, same_shape
-from ptml.loss.softmax import surprisal
+from ptml.loss.entropy import LabelEntropy, TargetEntropy, class_ids, smoothed
 from ptml.validate import flag, real
 
 __all__ = ["CrossEntropy", "KLDivergence"]
@@ -34,25 +34,15 @@ IGNORE_NEEDS_LABELS = (
 IGNORE_NOT_INTEGER = "{loss}: ignore_label must be an integer, or None; got {given!r}."
 
 
-def _class_ids(prediction: TensorVariable) -> TensorVariable:
-    """Number the classes: a constant where their count is known, which is all that MLX can do."""
-    count = prediction.type.shape[-1]
-    if count is not None:
-        return pt.constant(np.arange(count, dtype="int32"))
-    return pt.cumsum(pt.ones((prediction.shape[-1],), dtype="int32")) - np.int32(1)
-
-
 def _weighted_surprisal(
     loss: CrossEntropy | KLDivergence, prediction: TensorVariable, weights: TensorVariable
 ) -> TensorVariable:
     """Sum the surprisals over the classes, leaving out (not multiplying by zero) those of weight zero."""
-    absent = pt.eq(weights, number(0.0, weights))
     if loss.expect_logits:
-        terms = pt.switch(absent, number(0.0, weights), weights * surprisal(prediction))
-    else:
-        prediction = CheckProbabilities(type(loss).__name__, predicted=True)(prediction)
-        terms = -weights * pt.log(pt.switch(absent, number(1.0, weights), prediction))
-    return terms.sum(axis=-1)
+        return TargetEntropy()(prediction, weights)[0]
+    prediction = CheckProbabilities(type(loss).__name__, predicted=True)(prediction)
+    absent = pt.eq(weights, number(0.0, weights))
+    return (-weights * pt.log(pt.switch(absent, number(1.0, weights), prediction))).sum(axis=-1)
 
 
 def _as_weights(value: Any) -> Any:
@@ -160,7 +150,7 @@ class CrossEntropy(Loss):
             target = same_shape(self, prediction, target, hint=hint.format(loss=loss))
             target = target.astype(prediction.type.dtype)
             picked = None if self.class_weights is None else (self._weights(target) * target).sum(axis=-1)
-            losses = self._of_rows(prediction, self._smoothed(target, prediction))
+            losses = self._of_rows(prediction, self._smoothed(target))
             return losses if picked is None else (losses, picked)
         return self._of_labels(prediction, target)
 
@@ -173,12 +163,14 @@ class CrossEntropy(Loss):
         count = prediction.type.shape[-1]
         n_classes = prediction.shape[-1] if count is None else np.int64(count)
         labels = CheckLabels(loss, self.ignore_label)(labels, n_classes)
+        if self.expect_logits:
+            return self._of_logits(prediction, labels)
         possible = pt.ge(labels, np.int8(0)) & pt.lt(labels, n_classes)
         # int32 lanes are as wide as float32's; a label that this wraps is not possible.
-        right = pt.eq(labels.astype("int32")[..., None], _class_ids(prediction))
+        right = pt.eq(labels.astype("int32")[..., None], class_ids(prediction))
         one, zero = number(1.0, prediction), number(0.0, prediction)
         onehot = pt.switch(right, one, zero)
-        weights = self._smoothed(onehot, prediction)
+        weights = self._smoothed(onehot)
         picked = None if self.class_weights is None else (self._weights(prediction) * onehot).sum(axis=-1)
         if self.ignore_label is not None:
             kept = pt.neq(labels, self.ignore_label)
@@ -191,19 +183,20 @@ class CrossEntropy(Loss):
         losses = self._of_rows(prediction, weights)
         return losses if picked is None else (losses, picked)
 
+    def _of_logits(self, logits: TensorVariable, labels: TensorVariable) -> Any:
+        weights = [] if self.class_weights is None else [self._weights(logits)]
+        op = LabelEntropy(float(self.label_smoothing), self.ignore_label, bool(weights))
+        losses, _, *picked = op(logits, labels, *weights)
+        if self.ignore_label is not None and not weights:
+            picked = [pt.neq(labels, self.ignore_label).astype("int64")]
+        return (losses, *picked) if picked else losses
+
     def _of_rows(self, prediction: TensorVariable, weights: TensorVariable) -> TensorVariable:
         return _weighted_surprisal(self, prediction, weights)
 
-    def _smoothed(self, target: TensorVariable, prediction: TensorVariable) -> TensorVariable:
+    def _smoothed(self, target: TensorVariable) -> TensorVariable:
         """Give each class's weight in the loss of a row: smoothed target times class weight."""
-        if self.label_smoothing:
-            count = prediction.type.shape[-1]
-            share: TensorVariable
-            if count is None:
-                share = number(self.label_smoothing, target) / prediction.shape[-1].astype(target.type.dtype)
-            else:
-                share = number(self.label_smoothing / count, target)
-            target = number(1 - self.label_smoothing, target) * target + share
+        target = smoothed(target, self.label_smoothing)
         return target if self.class_weights is None else self._weights(target) * target
 
     def _weights(self, like: TensorVariable) -> TensorVariable:

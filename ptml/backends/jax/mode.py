@@ -1,4 +1,4 @@
-"""PyTensor's JAX mode, with reductions that give the dtype that they declare."""
+"""PyTensor's JAX mode, with the state donated, and reductions that give the dtype that they declare."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.elemwise import CAReduce
 
 from ptml.backends.everywhere import LAST, everywhere, unchecked
+from ptml.backends.jax.linker import DonatingJAXLinker
+from ptml.backends.loops import EndingScan, in_place_of_scans, keeps_a_trace
 
 __all__ = ["JAX"]
 
@@ -24,7 +26,8 @@ def _narrowed(node: Apply) -> list[Variable]:
 
 # PyTensor accumulates float32 in float64, and its JAX conversion then gives the result as float64 wherever
 # JAX keeps 64-bit numbers: every cell behind it would change dtype, and be compiled again.
-JAX: Mode = PYTENSOR_JAX.register(
+JAX: Mode = Mode(DonatingJAXLinker(), PYTENSOR_JAX.provided_optimizer).register(
     (everywhere(CAReduce, _is_wide, _narrowed), LAST),
     (unchecked, LAST + 1),
+    (in_place_of_scans(EndingScan, lambda op: op.info.as_while and not keeps_a_trace(op)), LAST + 2),
 )

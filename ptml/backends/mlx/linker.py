@@ -10,6 +10,7 @@ from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.link.mlx.linker import MLXLinker
 
 from ptml.backends.everywhere import LAST, unchecked
+from ptml.backends.loops import UnrolledScan, holds_ending_loops, in_place_of_scans
 
 __all__ = ["MLX", "EvaluatingMLXLinker"]
 
@@ -24,7 +25,11 @@ class EvaluatingMLXLinker(MLXLinker):
     def jit_compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         import mlx.core as mx
 
-        compiled = super().jit_compile(fn)
+        # Where a loop ends is known as it runs, and what is compiled has no branches.
+        if holds_ending_loops(self.fgraph):
+            compiled = MLXLinker(use_compile=False).jit_compile(fn)
+        else:
+            compiled = super().jit_compile(fn)
 
         def call(*inputs: Any) -> Any:
             outputs = compiled(*inputs)
@@ -35,5 +40,7 @@ class EvaluatingMLXLinker(MLXLinker):
 
 
 MLX = Mode(
-    EvaluatingMLXLinker(), RewriteDatabaseQuery(include=["fast_run", "mlx"], exclude=["fusion"])
-).register((unchecked, LAST))
+    EvaluatingMLXLinker(),
+    # A loop keeps no longer a trace than is used.
+    RewriteDatabaseQuery(include=["fast_run", "mlx", "scan_save_mem_no_prealloc"], exclude=["fusion"]),
+).register((unchecked, LAST), (in_place_of_scans(UnrolledScan, lambda op: True), LAST + 1))

@@ -11,7 +11,7 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-__all__ = ["Native", "compile_module", "load_object", "optimised_ir", "target_description"]
+__all__ = ["Native", "compile_module", "compiling", "load_object", "optimised_ir", "target_description"]
 
 NO_FUNCTION = (
     "The native module has no function {name!r} that can be linked; give address() the name of one that it "
@@ -24,7 +24,7 @@ NOT_AN_OBJECT = (
 
 # LLVM's global context is shared by every module that is parsed, numba's included. llvmlite guards each
 # single call; this lock keeps one module's calls together.
-_lock = threading.RLock()
+compiling = threading.RLock()
 _count = itertools.count()
 
 # How an object file starts that LLVM writes: ELF, on Windows too, and Mach-O in 64 bits.
@@ -60,7 +60,7 @@ class _Target:
 
 @cache
 def _target() -> _Target:
-    with _lock:
+    with compiling:
         return _Target()
 
 
@@ -98,7 +98,7 @@ class Native:
     def __init__(self, object_bytes: bytes) -> None:
         self.object_bytes = object_bytes
         self._symbols: dict[str, llvm.ResourceTracker] = {}
-        with _lock:
+        with compiling:
             self._name = f"ptml{next(_count)}"
             builder = llvm.JITLibraryBuilder().add_object_img(object_bytes).add_current_process()
             self._library = builder.link(_target().loader, self._name)
@@ -117,7 +117,7 @@ class Native:
             If there is no such function, or one that it calls is nowhere in the process.
         """
         if name not in self._symbols:
-            with _lock:
+            with compiling:
                 try:
                     self._symbols[name] = _target().loader.lookup(self._name, name)
                 except RuntimeError as error:
@@ -157,7 +157,7 @@ def optimised_ir(module: ir.Module | str) -> str:
     ----------
     module : llvmlite.ir.Module or str
     """
-    with _lock:
+    with compiling:
         return str(_optimised(module, True))
 
 
@@ -191,7 +191,7 @@ def compile_module(module: ir.Module | str, *, optimise: bool = True) -> Native:
     >>> ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(native.address("twice"))(21)
     42
     """
-    with _lock:
+    with compiling:
         emitted = _target().machine.emit_object(_optimised(module, optimise))
     return Native(emitted)
 

@@ -8,6 +8,7 @@ import pytensor.tensor as pt
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pytensor.compile.mode import Mode
+from pytensor.conditional.op import ifelse
 
 from ptml.backends.numba.plan import PLAN
 
@@ -17,6 +18,17 @@ ROWS, COLUMNS = 3, 4
 
 def _square(x, y):
     return pt.tanh(x @ y.T) @ y
+
+
+def _loop(x, y):
+    return pytensor.scan(
+        lambda row, total, y: pt.tanh(total + row) * y, [x], [x[0]], [y[1]], return_updates=False
+    )
+
+
+def _column(x):
+    """The first column, in an order that small differences do not change."""
+    return pt.argsort(pt.floor(x[:, 0] * 1.3 + 0.1234), stable=True)
 
 
 #: What jumps, jumps away from zero and from equal numbers, where the last digit would decide.
@@ -55,6 +67,19 @@ STEPS = [
     lambda x, y: pt.alloc(x[0], ROWS, COLUMNS) + y,
     lambda x, y: x[pt.as_tensor([2, 0, 1])],
     lambda x, y: pt.ones_like(x) * x.sum(),
+    lambda x, y: x[_column(y)] + y,
+    lambda x, y: pt.inc_subtensor(x[_column(y) // 2], y),
+    lambda x, y: pt.set_subtensor(x[:, _column(y)], 0.5 * x[:, :ROWS]),
+    lambda x, y: x[pt.arange(ROWS), _column(x)][:, None] * y,
+    lambda x, y: pt.set_subtensor(x[y > 0.1234], 0.75),
+    lambda x, y: x + y[_column(y)[0]],
+    lambda x, y: pt.cumprod(pt.tanh(x), axis=1) + y,
+    lambda x, y: pt.repeat(x[:2], [2, 1], axis=0) - y,
+    lambda x, y: ifelse(x.sum() > 0.1234, x, y),
+    lambda x, y: x + pt.diagonal(y)[:, None],
+    lambda x, y: pt.stack([x, y]).mean(0) + (x[None] @ y.T[None] @ y[None])[0] * 0.1,
+    lambda x, y: _loop(x, y),
+    lambda x, y: _loop(y, x)[-1] + x,
 ]
 
 numbers = st.integers(0, 10**6)

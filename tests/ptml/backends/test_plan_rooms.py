@@ -14,10 +14,10 @@ import pytensor.tensor as pt
 import pytest
 
 from ptml.backends.numba.plan import PLAN
-from ptml.backends.numba.plan.blas import Operand, routine
-from ptml.backends.numba.plan.cache import KernelCache, cache_directory
-from ptml.backends.numba.plan.executor import DONE, Cells, runner
 from ptml.backends.numba.plan.memory import Pool, address_of
+from ptml.backends.numba.plan.runtime.blas import Operand, routine
+from ptml.backends.numba.plan.runtime.cache import KernelCache, cache_directory
+from ptml.backends.numba.plan.runtime.executor import DONE, Cells, runner
 
 ANSWER = "define i32 @kernel(ptr %table) {\n  ret i32 42\n}\n"
 

@@ -291,13 +291,6 @@ def test_a_recurrence_with_dropout_and_batch_norm_is_the_one_by_hand(backend):
     np.testing.assert_array_equal(step.state["drop/key"][2:], [2, 0])
 
 
-@pytest.mark.backends("mlx")
-def test_mlx_refuses_a_loop_with_what_to_do(backend, float32):
-    X, drop = Input("X", (None, 4)), Dropout("drop", p=0.5)
-    with pytest.raises(ValueError, match=r"no conversion of loops to MLX.*Use another backend"):
-        ptml.function([X], ptml.scan(lambda x: drop(x), sequences=X), seed=0, backend=backend)
-
-
 def test_clocks_do_not_move_within_a_loop():
     x, clock = pt.vector("x"), Slot("ticks", Role.CLOCK, "int64", (), Zeros()).handle
     program = compiled(ptml.scan(lambda a: a + clock, sequences=x), [x])

@@ -200,3 +200,43 @@ def test_a_failed_call_of_a_graph_with_updates_leaves_the_state(X):
     with pytest.raises(AssertionError, match="shape"):
         program(np.ones((1, 2)), np.ones((3, 3)))
     assert program.state == before
+
+
+def test_it_says_what_memory_it_holds():
+    X = Input("X", (None, 2))
+    program = ptml.function([X], Linear("fc", n_in=2, n_out=3)(X).sum(), seed=0, backend="numba")
+    before = program.memory()
+    assert (before.state, before.planned, before.batch, before.results) == (9 * 8, 0, 0, 0)
+    program(np.ones((16, 2)))
+    held = program.memory()
+    assert (held.state, held.batch, held.results) == (9 * 8, 16 * 2 * 8, 8)
+    assert held.planned >= 16 * 3 * 8
+    assert held.peak == held.state + held.planned + held.batch + held.results
+    program(np.ones((32, 2)))
+    assert program.memory().planned > held.planned
+    assert repr(before) == "<Memory: state 72 B, planned 0 B, batch 0 B, results 0 B, peak 72 B>"
+
+
+def test_what_a_backend_does_not_say_of_memory_is_unknown(X):
+    program = compiled(Linear("fc", n_in=2, n_out=3)(X), [X])
+    program(np.ones((4, 2)))
+    held = program.memory()
+    assert held.state == 9 * 8
+    assert (held.planned, held.peak) == (None, None)
+    assert "planned unknown" in repr(held)
+
+
+def test_the_collector_rests_while_a_graph_is_compiled_and_is_as_it_was_after_it(X):
+    import gc
+
+    compiled(2 * X, [X])
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        compiled(2 * X, [X])
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    with pytest.raises(TypeError):
+        compiled(2 * X, [X], updates={X: X})
+    assert gc.isenabled()

@@ -44,17 +44,23 @@ class PythonStep:
         # A view of planned memory would change under whoever holds it.
         self._planned = any(isinstance(value.root, Block) for value in values)
         self._views = bool(op.view_map)
-        runner = _on_plan(op) if isinstance(op, Scan) else op
-        storage = {
-            **dict(zip(node.outputs, self._outputs, strict=True)),
-            **dict(zip(node.inputs, self._inputs, strict=True)),
-        }
-        computed = {**{v: [False] for v in node.outputs}, **{v: [True] for v in node.inputs}}
-        impl = None if isinstance(op, Scan) else "py"
-        self.thunk = runner.make_thunk(node, storage, computed, [], impl=impl)
-        self.thunk.inputs, self.thunk.outputs = self._inputs, self._outputs
+        self._thunk: Any = None
         # One list serves a variable that is an input twice.
-        self._storage = [storage[v] for v in node.inputs]
+        lists = dict(zip(node.inputs, self._inputs, strict=True))
+        self._storage = [lists[v] for v in node.inputs]
+
+    @property
+    def thunk(self) -> Any:
+        """Made when it is first asked for: most steps are there for errors that never come."""
+        if self._thunk is None:
+            node, op = self.node, self.node.op
+            is_loop = isinstance(op, Scan)
+            storage = dict(zip([*node.outputs, *node.inputs], [*self._outputs, *self._storage], strict=True))
+            computed = {**{v: [False] for v in node.outputs}, **{v: [True] for v in node.inputs}}
+            runner = _on_plan(op) if is_loop else op
+            self._thunk = runner.make_thunk(node, storage, computed, [], impl=None if is_loop else "py")
+            self._thunk.inputs, self._thunk.outputs = self._inputs, self._outputs
+        return self._thunk
 
     def __call__(self, live: Sequence[Any]) -> list[Any]:
         """Run the node on a call's live memory, and give its outputs, in memory of their own."""

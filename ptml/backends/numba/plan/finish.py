@@ -9,8 +9,8 @@ import attrs
 import numpy as np
 from pytensor.graph.basic import Variable
 
-from ptml.backends.numba.plan.elementwise import copy_into
 from ptml.backends.numba.plan.memory import Live, Value
+from ptml.backends.numba.plan.rules.elementwise import copy_all
 from ptml.backends.numba.plan.schedule import Unit
 
 if TYPE_CHECKING:
@@ -40,27 +40,29 @@ class Finish:
 def finish(plan: Planner) -> Finish:
     """Emit the copies that give cells their new values, and say what no kernel can do."""
     schedule = plan.schedule
-    commits = []
+    commits, copies = [], []
     for variable, cell in schedule.updates:
         value, k = plan.value(variable), plan.cells[cell]
         index = value.root.index if isinstance(value.root, Live) else None
         if value.whole and index == k:
             continue
         among_cells = index is not None and index < len(plan.cells)
-        if among_cells or not _copied(plan, variable, cell, value):
+        if among_cells or not _is_copied(plan, variable, cell, value):
             commits.append((k, value.fetcher(), among_cells))
+        else:
+            copies.append((plan.value(schedule.fgraph.inputs[cell]), value))
+            unit = Unit(variable.owner)
+    if copies:
+        copy_all(plan, unit, copies)
     return Finish([plan.value(v).fetcher() for v in schedule.results], commits)
 
 
-def _copied(plan: Planner, variable: Variable, cell: int, value: Value) -> bool:
-    """Emit the copy of a new value into its cell, if nothing needs the old one any more."""
+def _is_copied(plan: Planner, variable: Variable, cell: int, value: Value) -> bool:
+    """Say whether a kernel can copy a new value into its cell: if nothing needs the old one any more."""
     old, array = plan.schedule.fgraph.inputs[cell], value.array
-    if (
-        variable.owner is None
-        or old in plan.schedule.escaping
-        or not isinstance(array, np.ndarray)
-        or not plan.fits(cell, array.shape, str(array.dtype))
-    ):
-        return False
-    copy_into(plan, Unit(variable.owner), plan.value(old), value)
-    return True
+    return (
+        variable.owner is not None
+        and old not in plan.schedule.escaping
+        and isinstance(array, np.ndarray)
+        and plan.fits(cell, array.shape, str(array.dtype))
+    )

@@ -43,26 +43,34 @@ class Rule:
     Attributes
     ----------
     lower : callable
-    raises : bool
-        Whether its kernels may find something wrong when they run.
+    raises : bool or callable
+        Whether its kernels may find something wrong when they run; of a node, where that depends on it.
     views : mapping
         The inputs that an output may be a view of, beyond those of the op's own ``view_map``.
+    takes : callable
+        Whether it takes a node of a fused op, of these types; another one is expanded into its graph.
     """
 
     lower: Lower
-    raises: bool = False
+    raises: bool | Callable[[Apply], bool] = False
     views: Mapping[int, Sequence[int]] = attrs.field(factory=dict)
+    takes: Callable[[Apply], bool] = attrs.field(default=lambda node: True)
 
 
 _RULES: dict[type, Rule] = {}
 
 
-def rule(*ops: type, raises: bool = False, views: Mapping[int, Sequence[int]] | None = None) -> Callable:
+def rule(
+    *ops: type,
+    raises: bool | Callable[[Apply], bool] = False,
+    views: Mapping[int, Sequence[int]] | None = None,
+    takes: Callable[[Apply], bool] = lambda node: True,
+) -> Callable:
     """Register a function as the rule of these ops, and of those derived from them."""
 
     def register(lower: Lower) -> Lower:
         for op in ops:
-            _RULES[op] = Rule(lower, raises, views or {})
+            _RULES[op] = Rule(lower, raises, views or {}, takes)
         return lower
 
     return register
@@ -76,7 +84,9 @@ def rule_for(op: Op) -> Rule | None:
 def is_safe(node: Apply) -> bool:
     """Say whether a node runs in kernels that cannot fail."""
     found = rule_for(node.op)
-    return found is not None and not found.raises
+    if found is None:
+        return False
+    return not (found.raises(node) if callable(found.raises) else found.raises)
 
 
 def aliased_inputs(node: Apply) -> dict[int, set[int]]:

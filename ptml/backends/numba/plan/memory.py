@@ -6,7 +6,7 @@ moment, and a call allocates nothing. Blocks are kept for one layout of the inpu
 
 from __future__ import annotations
 
-import math
+import ctypes
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,15 +14,22 @@ from typing import Any
 import attrs
 import numpy as np
 
-__all__ = ["Block", "Fixed", "Live", "Pool", "Value", "address_of"]
+from ptml.backends.numba.plan.runtime.executor import data_offset
+
+__all__ = ["Block", "Fixed", "Live", "Place", "Pool", "Value", "address_of"]
 
 #: Blocks begin where a processor's widest loads like it, and are whole cache lines.
 ALIGNMENT = 64
 
+_OFFSET = data_offset()
+_number_at = ctypes.c_size_t.from_address
+
 
 def address_of(array: np.ndarray) -> int:
     """Give the address of an array's first element."""
-    return array.__array_interface__["data"][0]
+    # From the array's object, as the loop that runs a table finds it: NumPy's own ways take four times as
+    # long, and a plan asks for thousands.
+    return _number_at(id(array) + _OFFSET).value
 
 
 @attrs.frozen(eq=False)
@@ -30,6 +37,11 @@ class Block:
     """A piece of planned memory: bytes, aligned."""
 
     memory: np.ndarray = attrs.field(repr=False)
+    address: int = attrs.field(init=False, repr=False)
+
+    @address.default
+    def _find_address(self) -> int:
+        return address_of(self.memory)
 
     @classmethod
     def of_size(cls, nbytes: int) -> Block:
@@ -61,9 +73,13 @@ class Live:
     index: int
 
 
-@attrs.frozen(eq=False)
+#: Where something is: the live memory that it is in, if it is in such, and its address.
+Place = tuple[Live | None, int]
+
+
+@attrs.define(eq=False)
 class Value:
-    """A variable's value while a table is built.
+    """A variable's value while a table is built; nothing changes it.
 
     Attributes
     ----------
@@ -77,6 +93,8 @@ class Value:
         Where it begins, in bytes from the first element of what it is a view of.
     whole : bool
         Whether it is no view.
+    address : int
+        Where its first element is, while the table is built; 0 for what is no array.
     """
 
     array: Any
@@ -84,13 +102,24 @@ class Value:
     known: bool = False
     offset: int = 0
     whole: bool = True
+    address: int = attrs.field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.address = address_of(self.array) if isinstance(self.array, np.ndarray) else 0
+
+    @property
+    def place(self) -> Place:
+        """What two values of one array have in common, whatever a call brings: arrays that lie in one place
+        when a table is built may lie in two when it runs."""
+        return (self.root if isinstance(self.root, Live) else None), self.address
 
     def seen_as(self, array: np.ndarray) -> Value:
         """Give a view of it."""
         if array is self.array:
             return self
-        offset = self.offset + address_of(array) - address_of(self.array)
-        return Value(array, self.root, self.known, offset, False)
+        seen = Value(array, self.root, self.known, self.offset, False)
+        seen.offset += seen.address - self.address
+        return seen
 
     def fetcher(self) -> Callable[[Sequence[Any]], Any]:
         """Give a function of a call's live memory that finds the value there."""
@@ -152,8 +181,7 @@ class Pool:
     @staticmethod
     def array(block: Block, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """Give an array of a block's first bytes, in C order."""
-        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-        return block.memory[:nbytes].view(dtype).reshape(shape)
+        return np.ndarray(shape, dtype, block.memory)
 
 
 def _size(block: Block) -> int:

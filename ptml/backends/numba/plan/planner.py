@@ -8,7 +8,8 @@ the table: it runs in Python, and what it gives decides which table comes next.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -17,19 +18,37 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.scalar.basic import ScalarType
 from pytensor.tensor.type import TensorType
 
-from ptml.backends.numba.plan import assembling, checking, drawing, elementwise, products, views
 from ptml.backends.numba.plan.errors import Unsupported, raise_at
 from ptml.backends.numba.plan.fallback import PythonStep, evaluate
 from ptml.backends.numba.plan.finish import finish
 from ptml.backends.numba.plan.lowering import rule_for
-from ptml.backends.numba.plan.memory import Block, Fixed, Live, Pool, Value, address_of
+from ptml.backends.numba.plan.memory import Block, Fixed, Live, Pool, Value
+from ptml.backends.numba.plan.rules import (
+    assembling,
+    checking,
+    drawing,
+    elementwise,
+    entropy,
+    indexing,
+    moments,
+    products,
+    rows,
+    scanning,
+    sorting,
+    views,
+)
+from ptml.backends.numba.plan.runtime.pool import Share, shared
+from ptml.backends.numba.plan.runtime.table import Ahead, Table
 from ptml.backends.numba.plan.schedule import Schedule, Unit
-from ptml.backends.numba.plan.table import Table
+from ptml.backends.numba.plan.segments import Segments
 
 __all__ = ["Planner", "Start", "layout"]
 
 #: The rooms whose rules there are.
-ROOMS = (assembling, checking, drawing, elementwise, products, views)
+ROOMS = (
+    *(assembling, checking, drawing, elementwise, entropy, indexing),
+    *(moments, products, rows, scanning, sorting, views),
+)
 
 
 def layout(value: Any) -> Any:
@@ -51,8 +70,6 @@ class Start:
         Memory to take.
     ends : dict
         The last units that read each block that is taken.
-    written : frozenset of int
-        The cells that have their new values already.
     loose : tuple of Apply
         What is left of a unit that runs node by node.
     planned_bytes : int
@@ -63,7 +80,6 @@ class Start:
     values: dict[Variable, Value]
     free: list[Block] = attrs.field(factory=list)
     ends: dict[Block, float] = attrs.field(factory=dict)
-    written: frozenset[int] = frozenset()
     loose: tuple[Apply, ...] = ()
     planned_bytes: int = 0
 
@@ -79,6 +95,11 @@ class Planner:
     start : Start
     in_place : bool
         Whether updates may be written in their cells by the kernels that compute them.
+
+    Attributes
+    ----------
+    segments : Segments
+        What the kernels of the group at hand are to run on.
     """
 
     def __init__(self, schedule: Schedule, live: list[Any], start: Start, in_place: bool) -> None:
@@ -88,11 +109,15 @@ class Planner:
         self.position = start.position
         self.values = dict(start.values)
         self.pool = Pool(start.free)
-        self.ends = dict(start.ends)
-        self.written = set(start.written)
+        self.segments = Segments()
+        self._ends: dict[Block, float] = {}
+        self._ending: dict[int, list[Block]] = defaultdict(list)
+        for block, last in start.ends.items():
+            self._end(block, last)
+        self.written: list[int] = []
         self._loose = list(start.loose)
         self._scratch: list[Block] = []
-        self._targets = dict(reversed(schedule.updates))
+        self._undo: list[tuple[Block, float | None]] = []
         self.cells = {cell: k for k, cell in enumerate(schedule.cells)}
         self.table = Table()
         self._planned_before = start.planned_bytes
@@ -137,48 +162,60 @@ class Planner:
 
     def _resume(self, node: Apply) -> Any:
         """Give what plans the table that follows a Python step."""
-        position, loose = self.position, tuple(self._loose)
-        values, free, ends = self.values, list(self.pool.free), dict(self.ends)
-        first = len(self.live)
+        loose = tuple(self._loose)
+        self._run_segments()
         if not loose:
-            free += [block for block, last in ends.items() if last == position]
-            ends = {block: last for block, last in ends.items() if last != position}
-            position += 1
+            self._end_unit()
+        # What is in live memory is another array in each call; nothing of the call at hand is kept.
+        found = {variable: _finder(value) for variable, value in self.values.items()}
+        schedule, position = self.schedule, self.position
+        free, ends, planned_bytes = list(self.pool.free), dict(self._ends), self.table.planned_bytes
+        first = len(self.live)
 
         def resume(live: list[Any], in_place: bool) -> Planner:
-            made = {v: Value(live[first + k], Live(first + k)) for k, v in enumerate(node.outputs)}
-            start = Start(
-                position,
-                {**values, **made},
-                free,
-                ends,
-                loose=loose,
-                planned_bytes=self.table.planned_bytes,
-            )
-            return Planner(self.schedule, live, start, in_place)
+            values = {variable: find(live) for variable, find in found.items()}
+            values |= {v: Value(live[first + k], Live(first + k)) for k, v in enumerate(node.outputs)}
+            start = Start(position, values, free, ends, loose=loose, planned_bytes=planned_bytes)
+            return Planner(schedule, live, start, in_place)
 
         return resume
 
     def _plan_unit(self, unit: Unit) -> bool:
         """Plan a unit, and say whether it could be."""
-        values = [self.value(v) for v in unit.node.inputs]
+        known = self.values.get
+        values = [known(v) or self.value(v) for v in unit.node.inputs]
         if self._plan_known(unit, values):
             return True
         found = rule_for(unit.node.op)
-        if found is None or any(not isinstance(value.array, np.ndarray) for value in values):
+        if found is None or not all(
+            isinstance(value.array, np.ndarray) or (value.known and value.array is None) for value in values
+        ):
             return False
-        before = dict(self.ends), set(self.written), list(self.pool.free), self.table.mark()
+        mark = self.table.mark(), len(self.written), len(self._scratch)
+        self._undo.clear()
         try:
             results = found.lower(self, unit, values)
         except Unsupported:
-            self.ends, self.written, self.pool.free = before[:3]
-            self.table.rewind(before[3])
-            self._scratch.clear()
+            self._take_back(*mark)
             return False
         except Exception:
             raise_at(self.schedule.fgraph, unit.node)
         self.values.update(zip(unit.outputs, results, strict=True))
         return True
+
+    def _take_back(self, table: Any, written: int, scratch: int) -> None:
+        """Forget what a unit did that turned out to have no kernel."""
+        self.table.rewind(table)
+        del self.written[written:]
+        for block in self._scratch[scratch:]:
+            self.pool.give_back(block)
+        del self._scratch[scratch:]
+        for block, last in reversed(self._undo):
+            if last is None:
+                del self._ends[block]
+                self.pool.give_back(block)
+            else:
+                self._end(block, last)
 
     def _plan_known(self, unit: Unit, values: Sequence[Value]) -> bool:
         node = unit.node
@@ -198,16 +235,49 @@ class Planner:
         return True
 
     def _end_unit(self) -> None:
-        """Give back what nothing reads any more."""
+        """Give back what nothing reads any more, at the end of a group."""
+        position, schedule = self.position, self.schedule
+        if position == schedule.group_end[position]:
+            self._run_segments()
+            for k in range(schedule.group_start[position], position + 1):
+                for block in self._ending.pop(k, ()):
+                    # It may have been taken over since, for longer.
+                    if self._ends.get(block, math.inf) < position + 1:
+                        del self._ends[block]
+                        self.pool.give_back(block)
+        self.position += 1
+
+    def _run_segments(self) -> None:
+        self.segments.emit(self)
         for block in self._scratch:
             self.pool.give_back(block)
         self._scratch.clear()
-        for block in [block for block, last in self.ends.items() if last == self.position]:
-            del self.ends[block]
-            self.pool.give_back(block)
-        self.position += 1
+
+    def _end(self, block: Block, last: float) -> None:
+        """Keep a block until the end of the group of a unit."""
+        self._ends[block] = last
+        if last != math.inf:
+            self._ending[int(last)].append(block)
 
     # What rules use.
+
+    def nested(self, schedule: Schedule, live: list[Any], values: dict[Variable, Value]) -> Planner:
+        """Give a planner for a graph that is run within this one.
+
+        Parameters
+        ----------
+        schedule : Schedule
+        live : list
+            Arrays that lie like its inputs.
+        values : dict
+            What its inputs are.
+        """
+        return Planner(schedule, live, Start(0, values), True)
+
+    @property
+    def in_group(self) -> bool:
+        """Whether other units of the one at hand's form stand beside it."""
+        return self.schedule.group_start[self.position] != self.schedule.group_end[self.position]
 
     def value(self, variable: Variable) -> Value:
         """Give the value of a variable that was planned, or of a constant."""
@@ -224,7 +294,8 @@ class Planner:
     def new(self, shape: Sequence[int], dtype: str, variable: Variable) -> Value:
         """Take memory for a variable, in C order, until its last use."""
         block = self.pool.take(math.prod(shape) * np.dtype(dtype).itemsize)
-        self.ends[block] = self.schedule.last_use[variable]
+        self._undo.append((block, None))
+        self._end(block, self.schedule.last_use[variable])
         return Value(Pool.array(block, shape, dtype), block)
 
     def temporary(self, shape: Sequence[int], dtype: str) -> Value:
@@ -243,29 +314,27 @@ class Planner:
         root, array = value.root, value.array
         return (
             isinstance(root, Block)
-            and self.ends.get(root) == self.position
+            and self._ends.get(root) == self.position
             and not self._loose
             and array.shape == tuple(shape)
             and array.dtype == dtype
             and array.flags.c_contiguous
-            and address_of(array) == address_of(root.memory)
+            and value.address == root.address
         )
 
     def take_over(self, value: Value, variable: Variable) -> Value:
         """Let a variable have the memory of a value that dies."""
         assert isinstance(value.root, Block)
-        self.ends[value.root] = self.schedule.last_use[variable]
+        self._undo.append((value.root, self._ends[value.root]))
+        self._end(value.root, self.schedule.last_use[variable])
         return Value(value.array, value.root)
 
     def cell_to_write(self, variable: Variable, shape: Sequence[int], dtype: str) -> Value | None:
         """Give the cell that a variable is the new value of, if it can be written there by now."""
-        schedule, cell = self.schedule, self._targets.get(variable)
-        if cell is None or not self.in_place or self.position <= schedule.last_raising or self._loose:
+        cell = self.schedule.in_place.get(variable)
+        if cell is None or not self.in_place or self._loose or not self.fits(cell, shape, dtype):
             return None
-        old = schedule.fgraph.inputs[cell]
-        if not schedule.may_overwrite(old, self.position) or not self.fits(cell, shape, dtype):
-            return None
-        return self.value(old)
+        return self.value(self.schedule.fgraph.inputs[cell])
 
     def fits(self, cell: int, shape: Sequence[int], dtype: str) -> bool:
         """Say whether a cell can take such a value in the array that it holds."""
@@ -281,7 +350,7 @@ class Planner:
     def write_cell(self, cell: Value) -> None:
         """Note that a cell has its new value."""
         assert isinstance(cell.root, Live)
-        self.written.add(cell.root.index)
+        self.written.append(cell.root.index)
 
     def is_used(self, variable: Variable, but_for: set[Apply]) -> bool:
         """Say whether anything reads a variable, but for some nodes."""
@@ -303,6 +372,60 @@ class Planner:
         """
         failure = PythonStep(unit.node, [self.value(v) for v in unit.node.inputs]) if raises else None
         self.table.add(kernel, words, unit.node, failure)
+
+    def emit_shared(
+        self,
+        kernel: int,
+        words: Sequence[int | Value],
+        unit: Unit,
+        share: Share | None,
+        *,
+        raises: bool = False,
+    ) -> None:
+        """Add a kernel whose work is shared out among the threads of the pool, when it runs.
+
+        Parameters
+        ----------
+        kernel, words, unit, raises
+            As of `emit`.
+        share : Share or None
+            Which words say where a part of the work begins and how long it is; None for small work.
+        """
+        if share is not None:
+            kernel, words = shared(kernel, words, share)
+        self.emit(kernel, words, unit, raises=raises)
+
+    def emit_listed(
+        self, kernel: int, n: int, words: Sequence[int | Value], unit: Unit, share: Share | None
+    ) -> None:
+        """Add a kernel that takes the address of a list and the number of its items.
+
+        Parameters
+        ----------
+        kernel : int
+            Its address.
+        n : int
+            The number of items.
+        words : sequence
+            Those of the items, one after the other.
+        unit : Unit
+            Whose it is.
+        share : Share or None
+            How the list is shared out among threads.
+        """
+        head: Sequence[Any] = [Ahead(2), n]
+        if share is not None:
+            kernel, head = shared(kernel, head, share)
+        self.emit(kernel, [*head, *words], unit)
+
+
+def _finder(value: Value) -> Callable[[list[Any]], Value]:
+    """Give what finds a value in another call's live memory."""
+    root, known, offset, whole = value.root, value.known, value.offset, value.whole
+    if not isinstance(root, Live) or value.array is None:
+        return lambda live: value
+    fetch = value.fetcher()
+    return lambda live: Value(fetch(live), root, known, offset, whole)
 
 
 def _is_numeric(variable: Variable) -> bool:

@@ -5,7 +5,8 @@ Near zero, ``erf(x) = x + x*P(x*x)``. Further out ``erf(a) = 1 - exp(G(a))``, G 
 
 erfc itself has to be right relative to its own size down to the least denormal: ``erfc(a) = exp(-a*a) *
 H(q) / (1 + 2a)`` with ``q = (a - 4) / (a + 4)``, which brings the half line onto a short interval (M. M.
-Shepherd and J. G. Laframboise, Mathematics of Computation 36, 1981).
+Shepherd and J. G. Laframboise, Mathematics of Computation 36, 1981). For float32, ``H(q) / (1 + 2a)`` is one
+polynomial of such a quotient.
 
 P, G and H are polynomials of least greatest error, by Remez' exchange, their coefficients then rounded.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ptml.backends.numba.vectormath.exponential import scaled_exp
+from ptml.backends.numba.vectormath.exponential import exp2_of_wide, scaled_exp
 from ptml.backends.numba.vectormath.lane import Real, polynomial, select
 
 __all__ = ["erf", "erfc"]
@@ -108,8 +109,24 @@ H = (
     -1.3386211326876333e-08,
     -1.7176003303996018e-09,
 )
+# exp(a*a) * erfc(a) in (a - MIDDLE) / (a + MIDDLE), for a from 0.6 to 10.3, to 2**-31.
+MIDDLE = 2.5
+F_SHORT = (
+    0.21080636398182903,
+    -0.3717367333437638,
+    0.25171320499049926,
+    -0.12503309646824823,
+    0.03992226219134865,
+    -0.003992905114634716,
+    -0.002640049634497772,
+    0.0008703612132838624,
+    0.00021997654534360936,
+    -0.00011226870230168746,
+    -2.09697027765008e-05,
+)
+LOG2_E = 1.4426950408889634
 # From here on erfc(x) rounds to 0.
-ZERO = 27.25
+ZERO = {"float": 10.3, "double": 27.25}
 
 
 def erf(x: Real) -> Real:
@@ -122,14 +139,19 @@ def erf(x: Real) -> Real:
     return select(size < 1.0, near, far).signed_like(x)
 
 
-def erfc(x: Real) -> Real:
-    """Write 1 - erf(x): at most 1 ulp in float32, 4 ulp in float64.
+def _short_tail(size: Real) -> Real:
+    """Give erfc in float32, of a size from 0.6 on."""
+    wide = size.cast(ir.DoubleType())
+    above, below = wide - MIDDLE, wide + MIDDLE
+    # The quotient in float32, and what it lacks: 1 / below is (1 - q) / (2 * MIDDLE).
+    narrow = (size - MIDDLE) / (size + MIDDLE)
+    q = narrow.cast(wide.type)
+    q = (above - q * below).times_plus((1.0 - q) * (0.5 / MIDDLE), q)
+    return exp2_of_wide(wide * wide * -LOG2_E, size.type, polynomial(q, F_SHORT))
 
-    Both are computed in float64. Near zero it is that difference.
-    """
-    wide = x.cast(ir.DoubleType())
-    size = wide.absolute()
-    size = select(size > ZERO, ZERO, size)
+
+def _tail(size: Real) -> Real:
+    """Give erfc in float64, of a size that is not near zero."""
     # The square in two parts: that of the upper half of the bits is exact.
     high = (size.bits() & -(1 << 27)).as_real()
     low = (size - high) * (size + high)
@@ -138,7 +160,18 @@ def erfc(x: Real) -> Real:
     lost = 1.0 - (divisor - 2.0 * size)
     ratio = polynomial(q, H) / divisor
     ratio = ratio - ratio * (lost / divisor)
-    tail = scaled_exp(-(high * high), -low, ratio)
-    far = select(wide < 0.0, 2.0 - tail, tail)
-    near = 1.0 - wide.times_plus(polynomial(wide * wide, P["double"]), wide)
-    return select(size < 0.65, near, far).cast(x.type)
+    return scaled_exp(-(high * high), -low, ratio)
+
+
+def erfc(x: Real) -> Real:
+    """Write 1 - erf(x): at most 2 ulp in float32, 4 ulp in float64.
+
+    Near zero it is that difference.
+    """
+    name = str(x.type)
+    size = x.absolute()
+    size = select(size > ZERO[name], ZERO[name], size)
+    tail = _short_tail(size) if isinstance(x.type, ir.FloatType) else _tail(size)
+    far = select(x < 0.0, 2.0 - tail, tail)
+    near = 1.0 - x.times_plus(polynomial(x * x, P[name]), x)
+    return select(size < 0.65, near, far)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 
+from llvmlite import ir
+
 from ptml.backends.numba.vectormath.lane import Integer, Real, polynomial, power_of_two, select
 
-__all__ = ["exp", "exp2", "expm1", "scaled_exp", "sigmoid", "tanh"]
+__all__ = ["exp", "exp2", "exp2_of_wide", "exp_below_zero", "expm1", "scaled_exp", "sigmoid", "tanh"]
 
 # ln 2, its first part with 15 (41) bits: a whole number below 2**8 (2**11) times it is exact.
 LN2 = {
@@ -42,15 +44,15 @@ Q = {
         2.5114676028517782e-08,
     ),
 }
-# (2**r - 1) / r for |r| <= 1/2.
+# (2**r - 1) / r for |r| <= 1/2; in float32 the best of the roundings nearby.
 P2 = {
     "float": (
         0.6931471824645996,
-        0.24022650718688965,
-        0.05550327152013779,
-        0.00961800292134285,
-        0.0013400502502918243,
-        0.00015476571570616215,
+        0.24022646248340607,
+        0.055503588169813156,
+        0.009618675336241722,
+        0.001339143724180758,
+        0.0001528298744233325,
     ),
     "double": (
         0.6931471805599453,
@@ -69,6 +71,17 @@ P2 = {
 # Where exp is 0 and where it is infinite, after rounding; the same for exp2.
 RANGE = {"float": (-105.0, 89.0), "double": (-747.0, 710.0)}
 RANGE2 = {"float": (-151.0, 129.0), "double": (-1076.0, 1025.0)}
+# (tanh(x)/x - 1) / x**2 in x*x for |x| < 0.55, where tanh(x) is 1/2, to 2**-29.
+TANH = (
+    -0.33333316445350647,
+    0.13332544267177582,
+    -0.0538475476205349,
+    0.021050717681646347,
+    -0.00624285452067852,
+)
+HALF_AT = 0.55
+# Where exp is the least normal number, nearly.
+NORMAL = {"float": -87.0, "double": -708.0}
 # From where on expm1(x) rounds to -1, and tanh(x) to 1.
 MINUS_ONE = {"float": -18.0, "double": -38.0}
 ONE = {"float": 9.5, "double": 19.5}
@@ -98,6 +111,20 @@ def scaled_exp(x: Real, low: Real | None = None, factor: Real | float = 1.0) -> 
     return scaled(beyond.times_plus(factor, factor), n)
 
 
+def exp2_of_wide(exponent: Real, kind: ir.Type, factor: Real | None = None) -> Real:
+    """Give ``factor * 2**exponent`` in float32, for an exponent and a factor in float64.
+
+    2 to the small rest of the exponent, of which 1 is most, is what float32 is used for.
+    """
+    exponent = exponent.within(*RANGE2["float"])
+    whole, n = exponent.cast(kind).rounded()
+    r = (exponent - whole.cast(exponent.type)).cast(kind)
+    p = polynomial(r, P2["float"])
+    if factor is None:
+        return scaled(r.times_plus(p, 1.0), n)
+    return scaled((r * p).cast(factor.type).times_plus(factor, factor).cast(kind), n)
+
+
 def _expm1_within(x: Real) -> Real:
     # 2^n times expm1(r), plus 2^n - 1; halved and doubled, so that 2^n does not overflow before the result.
     # The larger of expm1's two terms meets 2^n - 1 first: where they cancel nothing is rounded yet.
@@ -122,6 +149,17 @@ def exp(x: Real) -> Real:
     return scaled_exp(x.within(*RANGE[str(x.type)]))
 
 
+def exp_below_zero(x: Real) -> Real:
+    """Write exp for numbers that are not above 0: at most 2 ulp, and 0 where exp is no normal number.
+
+    That leaves out what only large and denormal results need, a quarter of the work.
+    """
+    least = NORMAL[str(x.type)]
+    r, n = reduced(select(x < least, least, x))
+    beyond = (r * r).times_plus(polynomial(r, Q[str(x.type)]), r)
+    return select(x < least, 0.0, (beyond + 1.0) * power_of_two(n))
+
+
 def exp2(x: Real) -> Real:
     """Write 2**x: at most 2 ulp in both widths."""
     x = x.within(*RANGE2[str(x.type)])
@@ -139,10 +177,21 @@ def expm1(x: Real) -> Real:
 def tanh(x: Real) -> Real:
     """Write tanh: at most 2 ulp in float32, 3 ulp in float64.
 
-    With e = expm1(2|x|) it is e / (e + 2), and where that is over 1/2, 1 - 2 / (e + 2).
+    In float32 it is a polynomial up to where it is 1/2, and then 1 - 2 / (exp(2|x|) + 1), which does not
+    cancel. In float64 a polynomial would be long: with e = expm1(2|x|) it is e / (e + 2), and where that is
+    over 1/2, 1 - 2 / (e + 2).
     """
     size = x.absolute()
     size = select(size > ONE[str(x.type)], ONE[str(x.type)], size)
+    if isinstance(x.type, ir.FloatType):
+        square = size * size
+        near = (size * square).times_plus(polynomial(square, TANH), size)
+        # What rounding the exponent costs is small where it is, and where exp is large.
+        exponent = size * (2 / math.log(2))
+        whole, n = exponent.rounded()
+        e = (exponent - whole).times_plus(polynomial(exponent - whole, P2["float"]), 1.0)
+        far = 1.0 - 2.0 / e.times_plus(power_of_two(n), 1.0)
+        return select(size < HALF_AT, near, far).signed_like(x)
     e = _expm1_within(size + size)
     large = e > 2.0
     numerator = select(large, 2.0, e)

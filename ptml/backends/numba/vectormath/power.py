@@ -1,16 +1,16 @@
 """pow, and the root and its inverse.
 
 ``x**y = exp(y * log(x))``. In float64 the logarithm is needed to more bits than a number has: it is carried
-as the sum of two (T. J. Dekker, Numerische Mathematik 18, 1971). In float32 a float64 has bits to spare.
+as the sum of two (T. J. Dekker, Numerische Mathematik 18, 1971). For float32 a float64 has bits to spare.
 """
 
 from __future__ import annotations
 
 from llvmlite import ir
 
-from ptml.backends.numba.vectormath.exponential import LN2, RANGE, scaled_exp
+from ptml.backends.numba.vectormath.exponential import LN2, RANGE, exp2_of_wide, scaled_exp
 from ptml.backends.numba.vectormath.lane import Real, constant, polynomial, select
-from ptml.backends.numba.vectormath.logarithm import joined, normalised
+from ptml.backends.numba.vectormath.logarithm import normalised
 
 __all__ = ["power", "reciprocal_root", "root"]
 
@@ -25,6 +25,22 @@ R5 = (
     0.13336270353146604,
     0.11675652864356642,
     0.11982879342592355,
+)
+# log2(1 + f) / f between the roots of 1/2 and of 2, to 2**-35.
+LOG2 = (
+    1.4426950408687058,
+    -0.7213475208688338,
+    0.48089836139566927,
+    -0.3606736748172738,
+    0.2885372934221103,
+    -0.24045316596584798,
+    0.20617536172331196,
+    -0.1803005977645144,
+    0.1587697657142265,
+    -0.14315644284583057,
+    0.14474863011684502,
+    -0.14283961043567295,
+    0.07737043243959747,
 )
 INFINITY = float("inf")
 # An exponent beyond this one gives 0, 1 or infinity as well.
@@ -78,8 +94,20 @@ def _magnitude(size: Real, y: Real) -> Real:
     return scaled_exp(product.within(bottom, top), select(inside, low, 0.0))
 
 
+def _short_magnitude(size: Real, y: Real) -> Real:
+    """Give ``size**y`` in float32 for positive finite size, by way of ``2**(y * log2(size))``.
+
+    The exponent is computed in float64; when it is whole but for a small rest, float32 goes on with that.
+    """
+    double = ir.DoubleType()
+    k, f = normalised(size)
+    f = f.cast(double)
+    exponent = y.within(-LARGEST, LARGEST).cast(double) * f.times_plus(polynomial(f, LOG2), k.cast(double))
+    return exp2_of_wide(exponent, y.type)
+
+
 def power(x: Real, y: Real) -> Real:
-    """Write x**y: at most 1 ulp in float32, 2 ulp in float64.
+    """Write x**y: at most 2 ulp in both widths.
 
     Special values are those of C's pow: ``x**0`` and ``1**y`` are 1 even for NaN, and a negative number to a
     power that is no whole number is NaN.
@@ -87,12 +115,7 @@ def power(x: Real, y: Real) -> Real:
     size = x.absolute()
     ordinary = (size > 0.0) & (size < INFINITY)
     safe = select(ordinary, size, 1.0)
-    if isinstance(x.type, ir.DoubleType):
-        result = _magnitude(safe, y)
-    else:
-        double = ir.DoubleType()
-        exponent = y.cast(double).within(-LARGEST, LARGEST) * joined(*normalised(safe.cast(double)))
-        result = scaled_exp(exponent.within(*RANGE["double"])).cast(x.type)
+    result = _magnitude(safe, y) if isinstance(x.type, ir.DoubleType) else _short_magnitude(safe, y)
     result = select(ordinary, result, select(size.equals(0.0) ^ (y > 0.0), constant(x, INFINITY), 0.0))
     whole = y.equals(y.call("llvm.rint"))
     odd = whole & ~(y * 0.5).equals((y * 0.5).call("llvm.rint"))

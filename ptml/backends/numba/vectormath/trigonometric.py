@@ -2,7 +2,8 @@
 
 The angle is reduced to ``|r| <= pi/4`` by subtracting a multiple of pi/2 in four parts, of which the
 products with the first three are exact for multiples below 2**20 (W. J. Cody and W. Waite, Software Manual
-for the Elementary Functions, 1980, chapter 8). float32 is computed in float64 with two parts.
+for the Elementary Functions, 1980, chapter 8). For float32 the reduction, and no more, is done in float64,
+with two parts.
 
 Angles beyond 2**20 need a number pi/2 of a thousand bits, and hardly ever occur: they take the C library's
 function, one by one. So that this does not keep LLVM from vectorizing the loop, the call of the function
@@ -23,7 +24,8 @@ __all__ = ["cos", "sin"]
 HALF_PI = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487111665e-21, 8.4784276603689e-32)
 HALF_PI_SHORT = (1.5707963267341256, 6.077100506506192e-11)
 TWO_OVER_PI = 0.6366197723675814
-# (sin(r)/r - 1) / r**2 and (cos(r) - 1 + r**2/2) / r**4 in r*r, to 2**-58, and to 2**-37 for float32.
+# (sin(r)/r - 1) / r**2 and (cos(r) - 1 + r**2/2) / r**4 in r*r, to 2**-58. For float32, to 2**-27 and
+# somewhat beyond pi/4, as the multiple there is not always the nearest one.
 SIN = (
     -0.16666666666666632,
     0.008333333333322455,
@@ -40,8 +42,8 @@ COS = (
     2.087570313962107e-09,
     -1.1358617010027505e-11,
 )
-SIN_SHORT = (-0.16666666641426514, 0.008333329362278926, -0.00019839327135954206, 2.7182372701194117e-06)
-COS_SHORT = (0.04166666661910679, -0.001388888346725549, 2.4799451550084173e-05, -2.7205046296145475e-07)
+SIN_SHORT = (-0.16666652262210846, 0.00833200290799141, -0.00019493285799399018)
+COS_SHORT = (0.04166664183139801, -0.0013887115055695176, 2.4409318939433433e-05)
 # Beyond this size an angle is large.
 LARGE = 2.0**20
 WIDTHS = (2, 4, 8, 16, 32)
@@ -71,8 +73,8 @@ def _library(module: ir.Module, name: str) -> ir.Function:
 
 def _vector_form(module: ir.Module, name: str, chooser: ir.Function, width: int) -> ir.Function:
     """Write the form of the chooser that takes ``width`` elements."""
-    double, index = ir.DoubleType(), ir.IntType(32)
-    kind = ir.VectorType(double, width)
+    element, index = chooser.args[0].type, ir.IntType(32)
+    kind = ir.VectorType(element, width)
     written = ir.Function(module, ir.FunctionType(kind, [kind, kind]), name)
     written.linkage = "linkonce_odr"
     for attribute in ("alwaysinline", "nounwind", "readnone"):
@@ -82,7 +84,7 @@ def _vector_form(module: ir.Module, name: str, chooser: ir.Function, width: int)
     done = written.append_basic_block("done")
     builder = ir.IRBuilder(entry)
     x, usual = written.args
-    limits = [ir.Constant(double, limit) for limit in (LARGE, -LARGE)]
+    limits = [ir.Constant(element, limit) for limit in (LARGE, -LARGE)]
     above, below = (ir.Constant(kind, [limit] * width) for limit in limits)
     large = builder.or_(builder.fcmp_ordered(">=", x, above), builder.fcmp_ordered("<=", x, below))
     as_one = builder.bitcast(large, ir.IntType(width))
@@ -90,8 +92,8 @@ def _vector_form(module: ir.Module, name: str, chooser: ir.Function, width: int)
     builder.position_at_end(each)
     i = builder.phi(index)
     before = builder.phi(kind)
-    element = builder.call(chooser, [builder.extract_element(x, i), builder.extract_element(before, i)])
-    after = builder.insert_element(before, element, i)
+    chosen = builder.call(chooser, [builder.extract_element(x, i), builder.extract_element(before, i)])
+    after = builder.insert_element(before, chosen, i)
     following = builder.add(i, ir.Constant(index, 1))
     builder.cbranch(builder.icmp_signed("<", following, ir.Constant(index, width)), each, done)
     i.add_incoming(ir.Constant(index, 0), entry)
@@ -106,13 +108,12 @@ def _vector_form(module: ir.Module, name: str, chooser: ir.Function, width: int)
     return written
 
 
-def _chooser(module: ir.Module, name: str) -> ir.Function:
+def _chooser(module: ir.Module, name: str, kind: ir.Type) -> ir.Function:
     """Write the function of x and of its usual result that gives the C library's where x is large."""
-    full = f"ptml.{name}.large"
+    full = f"ptml.{name}.large.{kind}"
     if full in module.globals:
         return module.globals[full]
-    double = ir.DoubleType()
-    written = ir.Function(module, ir.FunctionType(double, [double, double]), full)
+    written = ir.Function(module, ir.FunctionType(kind, [kind, kind]), full)
     written.linkage = "internal"
     for attribute in ("noinline", "nounwind", "readnone"):
         written.attributes.add(attribute)
@@ -122,7 +123,8 @@ def _chooser(module: ir.Module, name: str) -> ir.Function:
     x = Real(builder, written.args[0])
     builder.cbranch((x.absolute() >= LARGE).value, large, usual)
     builder.position_at_end(large)
-    builder.ret(builder.call(_library(module, name), [x.value]))
+    found = builder.call(_library(module, name), [x.cast(ir.DoubleType()).value])
+    builder.ret(Real(builder, found).cast(kind).value)
     builder.position_at_end(usual)
     builder.ret(written.args[1])
     _keep(module, [_vector_form(module, f"{full}.{width}", written, width) for width in WIDTHS])
@@ -132,7 +134,7 @@ def _chooser(module: ir.Module, name: str) -> ir.Function:
 def _choose(name: str, x: Real, usual: Real) -> Real:
     """Give the C library's result where x is large. The call, not the function, names the vector forms: the
     forms call the function too, and must not be turned into themselves."""
-    chooser = _chooser(x.builder.module, name)
+    chooser = _chooser(x.builder.module, name, x.type)
     call = x.builder.call(chooser, [x.value, usual.value])
     forms = ",".join(f"_ZGV_LLVM_N{width}vv_{chooser.name}({chooser.name}.{width})" for width in WIDTHS)
     call.attributes = _CallAttributes(f'"vector-function-abi-variant"="{forms}"')
@@ -171,11 +173,13 @@ def _reduced(x: Real) -> tuple[Real, Real, Integer]:
     return total, (r - total) + lost, n
 
 
-def _sine_and_cosine(x: Real, short: bool) -> tuple[Real, Real, Integer]:
+def _sine_and_cosine(x: Real) -> tuple[Real, Real, Integer]:
     """Give the sine and the cosine of r, and the multiple of pi/2."""
-    if short:
+    if isinstance(x.type, ir.FloatType):
+        # Which multiple is near need not be exact; how far it is away has to be.
         whole, n = (x * TWO_OVER_PI).rounded()
-        r = whole.times_plus(-HALF_PI_SHORT[1], whole.times_plus(-HALF_PI_SHORT[0], x))
+        wide, multiple = x.cast(ir.DoubleType()), whole.cast(ir.DoubleType())
+        r = multiple.times_plus(-HALF_PI_SHORT[1], multiple.times_plus(-HALF_PI_SHORT[0], wide)).cast(x.type)
         z = r * r
         sine = (r * z).times_plus(polynomial(z, SIN_SHORT), r)
         cosine = (z * z).times_plus(polynomial(z, COS_SHORT), z.times_plus(-0.5, 1.0))
@@ -191,28 +195,25 @@ def _sine_and_cosine(x: Real, short: bool) -> tuple[Real, Real, Integer]:
 
 def _write(name: str, x: Real, quarter: int) -> Real:
     """Write sin of x plus so many quarter turns."""
-    wide = x.cast(ir.DoubleType())
-    infinity = float("inf")
-    large = wide.absolute() >= LARGE
-    near = select(large, 0.0, wide)
-    sine, cosine, n = _sine_and_cosine(near, isinstance(x.type, ir.FloatType))
+    near = select(x.absolute() >= LARGE, 0.0, x)
+    sine, cosine, n = _sine_and_cosine(near)
     n = n + quarter
     swapped = (n & 1).equals(1)
     chosen = select(swapped, cosine, sine)
     # The second bit of the quarter is the sign.
-    usual = (chosen.bits() ^ ((n & 2) << 62)).as_real()
-    result = _choose(name, wide, usual)
+    sign = 30 if isinstance(x.type, ir.FloatType) else 62
+    result = _choose(name, x, (chosen.bits() ^ ((n & 2) << sign)).as_real())
     if quarter == 0:
         # Rounding -0 to a multiple loses its sign.
-        result = select(wide.equals(0.0), wide, result)
-    return select(wide.absolute().equals(infinity), constant(wide, float("nan")), result).cast(x.type)
+        result = select(x.equals(0.0), x, result)
+    return select(x.absolute().equals(float("inf")), constant(x, float("nan")), result)
 
 
 def sin(x: Real) -> Real:
-    """Write sin: at most 1 ulp in both widths."""
+    """Write sin: at most 2 ulp in float32, 1 ulp in float64."""
     return _write("sin", x, 0)
 
 
 def cos(x: Real) -> Real:
-    """Write cos: at most 1 ulp in both widths."""
+    """Write cos: at most 2 ulp in float32, 1 ulp in float64."""
     return _write("cos", x, 1)

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from ptml.backends.numba.plan.cache import kernels
+from ptml.backends.numba.plan.runtime.cache import kernels
 
-__all__ = ["DONE", "Cells", "data_offset", "runner"]
+__all__ = ["DONE", "Cells", "data_offset", "runner", "runner_address"]
 
 #: What the loop gives when every kernel ran; else it gives the number of the one that met an error.
 DONE = -1
@@ -141,9 +141,17 @@ def items_offset() -> int:
 
 @cache
 def _loop(name: str) -> Callable[[int], int]:
-    prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+    return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(_address(name))
+
+
+def _address(name: str) -> int:
     source = _SOURCE.format(offset=data_offset(), items=items_offset())
-    return prototype(kernels.address(source, name))
+    return kernels.address(source, name)
+
+
+def runner_address() -> int:
+    """Give the address of the compiled loop, for kernels that run tables."""
+    return _address("run")
 
 
 def runner() -> Callable[[int], int]:

@@ -6,13 +6,14 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 from pytensor.graph.basic import Apply
 
-from ptml.backends.numba.plan.executor import DONE, runner
 from ptml.backends.numba.plan.memory import Live, Value, address_of
+from ptml.backends.numba.plan.runtime.executor import DONE, runner
 
-__all__ = ["KernelError", "Table"]
+__all__ = ["Ahead", "KernelError", "Table"]
 
 _MASK = 2**64 - 1
 
@@ -28,6 +29,13 @@ class KernelError(Exception):
     def __init__(self, step: Any) -> None:
         super().__init__(step)
         self.step = step
+
+
+@attrs.frozen
+class Ahead:
+    """A word that is the address of another one, so many places further on in the table."""
+
+    places: int
 
 
 class Table:
@@ -52,6 +60,7 @@ class Table:
         self._starts: list[int] = []
         self._words: list[int] = []
         self._relocations: list[tuple[int, int, int]] = []
+        self._ahead: list[tuple[int, int]] = []
         self._keep: list[Any] = []
         self._nodes: list[tuple[Apply, Any]] = []
         self.step: Any = None
@@ -64,17 +73,19 @@ class Table:
         """Let something live as long as the table: memory that words point to."""
         self._keep.append(thing)
 
-    def mark(self) -> tuple[int, int, int]:
+    def mark(self) -> tuple[int, ...]:
         """Say how far the table is, to go back to."""
-        return len(self._kernels), len(self._words), len(self._relocations)
+        return len(self._kernels), len(self._words), len(self._relocations), len(self._ahead)
 
-    def rewind(self, mark: tuple[int, int, int]) -> None:
+    def rewind(self, mark: tuple[int, ...]) -> None:
         """Forget what was added since a mark."""
-        kernels, words, relocations = mark
+        kernels, words, relocations, ahead = mark
         del self._kernels[kernels:], self._starts[kernels:], self._nodes[kernels:]
-        del self._words[words:], self._relocations[relocations:]
+        del self._words[words:], self._relocations[relocations:], self._ahead[ahead:]
 
-    def add(self, kernel: int, words: Sequence[int | Value], node: Apply, failure: Any = None) -> None:
+    def add(
+        self, kernel: int, words: Sequence[int | Value | Ahead], node: Apply, failure: Any = None
+    ) -> None:
         """Add a kernel.
 
         Parameters
@@ -82,7 +93,7 @@ class Table:
         kernel : int
             Its address.
         words : sequence
-            What it reads: numbers, and values for their addresses.
+            What it reads: numbers, values for their addresses, and the addresses of words ahead.
         node : Apply
             Whose it is.
         failure : PythonStep, optional
@@ -91,20 +102,27 @@ class Table:
         self._kernels.append(kernel)
         self._starts.append(len(self._words))
         self._nodes.append((node, failure))
-        for word in words:
+        for place, word in enumerate(words, len(self._words)):
             if isinstance(word, Value):
-                if isinstance(word.root, Live):
-                    self._relocations.append((len(self._words), word.root.index, word.offset))
+                root = word.root
+                if isinstance(root, Live):
+                    self._relocations.append((place, root.index, word.offset))
                 else:
                     self._keep.append(word.array)
-                word = address_of(word.array)
+                word = word.address
+            elif isinstance(word, Ahead):
+                self._ahead.append((place, place + word.places))
+                word = 0
             self._words.append(word & _MASK)
 
     def close(self, step: Any = None, resume: Callable | None = None, finish: Any = None) -> None:
         """Lay the table out in memory: nothing is added after this."""
         self.step, self.resume, self.finish = step, resume, finish
         words = np.array(self._words, np.uint64)
-        tables = np.array(self._starts, np.uint64) * np.uint64(8) + np.uint64(address_of(words))
+        start = address_of(words)
+        for word, other in self._ahead:
+            words[word] = start + 8 * other
+        tables = np.array(self._starts, np.uint64) * np.uint64(8) + np.uint64(start)
         kernels = np.array(self._kernels, np.uint64)
         #: The live memory that the kernels read, in the order of `objects`.
         self.needs = sorted({index for _, index, _ in self._relocations})
@@ -112,10 +130,7 @@ class Table:
         self._bound: Any = None
         place = {index: k for k, index in enumerate(self.needs)}
         relocations = np.array(
-            [
-                (address_of(words) + 8 * word, place[index], offset & _MASK)
-                for word, index, offset in self._relocations
-            ],
+            [(start + 8 * word, place[index], offset & _MASK) for word, index, offset in self._relocations],
             np.uint64,
         ).reshape(-1, 3)
         self.objects = (ctypes.c_uint64 * max(len(self.needs), 1))()
@@ -133,7 +148,17 @@ class Table:
         self._frame_address = address_of(self._frame)
         self._run = runner()
         self._keep += [words, tables, kernels, relocations]
-        self._words, self._relocations, self._starts = [], [], []
+        self._words, self._relocations, self._ahead, self._starts = [], [], [], []
+
+    @property
+    def can_fail(self) -> bool:
+        """Whether any kernel can meet an error."""
+        return any(failure is not None for _, failure in self._nodes)
+
+    @property
+    def frame_address(self) -> int:
+        """Where the frame is that the compiled loop takes."""
+        return self._frame_address
 
     @property
     def n_kernels(self) -> int:

@@ -11,11 +11,12 @@ from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.math import Dot
 
-from ptml.backends.numba.plan.blas import SMALL, Operand, gemm_kernel, gemm_words
-from ptml.backends.numba.plan.elementwise import copy_into
 from ptml.backends.numba.plan.errors import Unsupported
 from ptml.backends.numba.plan.lowering import rule
 from ptml.backends.numba.plan.memory import Fixed, Value
+from ptml.backends.numba.plan.rules.elementwise import copy_into
+from ptml.backends.numba.plan.runtime.blas import LARGE, Gemm, Operand
+from ptml.backends.numba.plan.runtime.pool import shares
 
 if TYPE_CHECKING:
     from ptml.backends.numba.plan.planner import Planner
@@ -56,17 +57,27 @@ def _product(plan: Planner, unit: Unit, left: Value, right: Value) -> Value:
     right, right_lies = _readable(plan, unit, right, dtype)
     lefts = np.broadcast_to(left.array, (*batch, m, k))
     rights = np.broadcast_to(right.array, (*batch, k, n))
-    block, words = gemm_words(left_lies, right_lies, m, n, k, dtype)
-    plan.table.keep(block)
-    kernel = gemm_kernel(alone=m * k * n < SMALL)
-    for index in np.ndindex(*batch):
-        places = {
-            "left": left.seen_as(lefts[index]),
-            "right": right.seen_as(rights[index]),
-            "out": product.seen_as(product.array[index]),
-        }
-        plan.emit(kernel, [places.get(word, word) for word in words], unit)
+    places = [
+        (left.seen_as(lefts[index]), right.seen_as(rights[index]), product.seen_as(product.array[index]))
+        for index in np.ndindex(*batch)
+    ]
+    _emit(plan, unit, (left_lies, right_lies, m, n, k, dtype), places)
     return product
+
+
+def _emit(
+    plan: Planner, unit: Unit, product: tuple[Operand, Operand, int, int, int, str], places: list[tuple]
+) -> None:
+    """Emit products of one kind: on several threads where they are large together."""
+    _, _, m, n, k, _ = product
+    large = m * k * n * len(places) >= LARGE
+    gemm = Gemm(*product, alone=shares() or m * k * n < LARGE)
+    words = gemm.words(places)
+    if not large or not gemm.alone or not shares():
+        plan.emit(gemm.kernel, words, unit)
+        return
+    share = gemm.by_block() if len(places) == 1 else gemm.by_product(len(places))
+    plan.emit_shared(gemm.kernel, words, unit, share)
 
 
 def _batch(node: Apply, left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:

@@ -16,9 +16,9 @@ import tempfile
 import threading
 from pathlib import Path
 
-from ptml.backends.numba.native import Native, compile_module, load_object, target_description
+from ptml.backends.numba.native import Native, compile_module, compiling, load_object, target_description
 
-__all__ = ["KernelCache", "cache_directory", "kernels"]
+__all__ = ["KernelCache", "cache_directory", "hold_still", "kernels", "move_again"]
 
 #: Part of every key: change it when kernels of the same source have to be compiled anew.
 VERSION = 1
@@ -67,7 +67,7 @@ class KernelCache:
         self.compiled = 0
         self.loaded = 0
         self._natives: dict[str, Native] = {}
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     def address(self, source: str, name: str = "kernel") -> int:
         """Give the address of a function of a module.
@@ -79,7 +79,7 @@ class KernelCache:
         name : str
             The function.
         """
-        with self._lock:
+        with self.lock:
             native = self._natives.get(source)
             if native is None:
                 native = self._natives[source] = self._load_or_compile(source)
@@ -135,3 +135,15 @@ def _write(path: Path, objects: bytes) -> None:
 
 #: The cache of this process.
 kernels = KernelCache(cache_directory())
+
+
+def hold_still() -> None:
+    """Wait until no thread compiles, and let none begin: a process that forks then copies no lock in use."""
+    kernels.lock.acquire()
+    compiling.acquire()
+
+
+def move_again() -> None:
+    """Let threads compile again."""
+    compiling.release()
+    kernels.lock.release()

@@ -12,13 +12,13 @@ import numpy as np
 from llvmlite import ir
 from pytensor.raise_op import CheckAndRaise
 
-from ptml.backends.numba.plan.cache import kernels
-from ptml.backends.numba.plan.dtypes import constant, is_float, is_signed, load, memory_type
-from ptml.backends.numba.plan.elementwise import copy_into
+from ptml.backends.numba.plan.codegen.dtypes import constant, is_float, is_signed, load, memory_type
+from ptml.backends.numba.plan.codegen.loops import loop
 from ptml.backends.numba.plan.errors import Unsupported
-from ptml.backends.numba.plan.loops import loop
 from ptml.backends.numba.plan.lowering import rule
 from ptml.backends.numba.plan.memory import Fixed, Value
+from ptml.backends.numba.plan.rules.elementwise import copy_into
+from ptml.backends.numba.plan.runtime.cache import kernels
 from ptml.checks import AxisCheck, RowCount, SameSize
 from ptml.labels import CheckLabels, CheckProbabilities, CheckShape
 

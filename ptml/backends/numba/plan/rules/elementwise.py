@@ -12,16 +12,18 @@ import pytensor.scalar as ps
 from pytensor.graph.basic import Variable
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 
+from ptml.backends.numba.plan.codegen.loops import Access, Nest, Result, nest_kernel
 from ptml.backends.numba.plan.errors import Unsupported
-from ptml.backends.numba.plan.loops import Access, Nest, Result, nest_kernel
 from ptml.backends.numba.plan.lowering import lowered_reduction, rule
-from ptml.backends.numba.plan.memory import Live, Pool, Value, address_of
+from ptml.backends.numba.plan.memory import Pool, Value
+from ptml.backends.numba.plan.runtime.sharing import Cut, cut_of, in_parts, share_of
+from ptml.backends.numba.plan.segments import UNUSED, copy_each, lay_flat
 
 if TYPE_CHECKING:
     from ptml.backends.numba.plan.planner import Planner
     from ptml.backends.numba.plan.schedule import Unit
 
-__all__ = ["copy_into", "emit_nest"]
+__all__ = ["compute_into", "copy_all", "copy_into", "emit_nest"]
 
 
 @attrs.define(eq=False)
@@ -34,7 +36,7 @@ class _Operand:
 
     def lies_like(self, other: _Operand) -> bool:
         return (
-            address_of(self.value.array) == address_of(other.value.array)
+            self.value.place == other.value.place
             and self.strides == other.strides
             and self.dtype == other.dtype
         )
@@ -64,10 +66,12 @@ def _operand(value: Value, shape: Sequence[int], dtype: str | None = None) -> _O
 
 @rule(Elemwise, ps.ScalarOp)
 def lower_elementwise(plan: Planner, unit: Unit, values: list[Value]) -> list[Value]:
+    if unit.fit is not None and (made := lay_flat(plan, unit, values)) is not None:
+        return made
     node = unit.node
     op = node.op.scalar_op if isinstance(node.op, Elemwise) else node.op
     shape = _common_shape(node.inputs, values)
-    inputs = [_operand(value, shape) for value in values]
+    inputs = [_operand(value, shape, x.type.dtype) for x, value in zip(node.inputs, values, strict=True)]
     outputs: list[_Output] = []
     joined = set(unit.reductions)
     for k, variable in enumerate(node.outputs):
@@ -77,16 +81,17 @@ def lower_elementwise(plan: Planner, unit: Unit, values: list[Value]) -> list[Va
         source = node.outputs.index(reduction.inputs[0])
         outputs.append(_reduced_output(plan, reduction, source, shape))
     emit_nest(plan, unit, op, shape, inputs, outputs)
-    made = {output.source: output.value for output in outputs if output.reduction is None}
+    whole = {output.source: output.value for output in outputs if output.reduction is None}
     reduced = [output.value for output in outputs if output.reduction is not None]
-    unused = Value(None, Live(-1))
-    return [*(made.get(k, unused) for k in range(len(node.outputs))), *reduced]
+    return [*(whole.get(k, UNUSED) for k in range(len(node.outputs))), *reduced]
 
 
 @rule(CAReduce)
 def lower_reduction(plan: Planner, unit: Unit, values: list[Value]) -> list[Value]:
     if lowered_reduction(unit.node.op) is None:
         raise Unsupported("this reduction")
+    if unit.fit is not None and (made := lay_flat(plan, unit, values)) is not None:
+        return made
     shape = values[0].array.shape
     output = _reduced_output(plan, unit.node, 0, shape)
     emit_nest(plan, unit, ps.identity, shape, [_operand(values[0], shape)], [output])
@@ -105,6 +110,20 @@ def copy_into(plan: Planner, unit: Unit, target: Value, source: Value, op: ps.Sc
     dtype = place.dtype if op.nin != 1 else inputs[0].dtype
     output = _Output(target, place.dtype, place.strides, 0, dtype, alias=alias)
     emit_nest(plan, unit, op, shape, inputs, [output])
+
+
+def compute_into(plan: Planner, unit: Unit, target: Value, op: ps.ScalarOp, sources: Sequence[Value]) -> None:
+    """Emit what computes an op of arrays that are broadcast to the target, and overlap it nowhere."""
+    shape = target.array.shape
+    place = _operand(target, shape)
+    output = _Output(target, place.dtype, place.strides, 0, place.dtype)
+    emit_nest(plan, unit, op, shape, [_operand(source, shape) for source in sources], [output])
+
+
+def copy_all(plan: Planner, unit: Unit, pairs: Sequence[tuple[Value, Value]]) -> None:
+    """Emit what writes arrays into others, where no target overlaps a source or another target."""
+    for target, source in copy_each(plan, unit, pairs) if len(pairs) > 1 else pairs:
+        copy_into(plan, unit, target, source)
 
 
 def _common_shape(variables: Sequence[Variable], values: Sequence[Value]) -> tuple[int, ...]:
@@ -186,6 +205,9 @@ def emit_nest(
     groups = _collapsed(shape, inputs, outputs)
     last = [group[-1] for group in groups]
     sizes = [math.prod(shape[axis] for axis in group) for group in groups]
+    reduced = {k for k, axis in enumerate(last) if any(axis in x.reduced for x in outputs)}
+    cut = cut_of(op, len(inputs) + len(outputs), sizes, reduced)
+    outputs, unfinished = _cut_outputs(plan, outputs, cut, last)
     accesses = tuple(Access(x.dtype, _steps(x, last, ())) for x in inputs)
     results = tuple(
         Result(
@@ -202,7 +224,37 @@ def emit_nest(
     words += sizes
     for operand, access in zip(operands, nest.accesses, strict=True):
         words += [operand.strides[last[k]] for k, step in enumerate(access.steps) if step == "s"]
-    plan.emit(nest_kernel(nest), words, unit)
+    share = None
+    if cut is not None:
+        steps = [operand.strides[last[cut.axis]] for operand in operands]
+        apart = {len(inputs) + k: every.array.strides[0] for k, (_, every) in unfinished.items()}
+        share = share_of(cut, sizes[cut.axis], len(operands) + cut.axis, steps, apart)
+    plan.emit_shared(nest_kernel(nest), words, unit, share)
+    for whole, every in unfinished.values():
+        finished = _finishing(whole)
+        parts = _operand(every, every.array.shape)
+        emit_nest(plan, unit, ps.identity, every.array.shape, [parts], [finished])
+
+
+def _cut_outputs(
+    plan: Planner, outputs: Sequence[_Output], cut: Cut | None, axes: Sequence[int]
+) -> tuple[list[_Output], dict[int, tuple[_Output, Value]]]:
+    """Give the outputs of a nest that is cut, and what is to be reduced once more afterwards: by its number,
+    the output and the array of what the parts came to."""
+    cut_outputs, unfinished = list(outputs), {}
+    for k, output in enumerate(outputs):
+        if cut is not None and axes[cut.axis] in output.reduced:
+            cut_outputs[k], every = in_parts(plan, output, cut, axes[cut.axis])
+            unfinished[k] = output, every
+    return cut_outputs, unfinished
+
+
+def _finishing(output: _Output) -> _Output:
+    """Give an output as the reduction of what parts came to, along their axis."""
+    strides = (0, *output.value.array.strides)
+    return attrs.evolve(
+        output, strides=strides, source=0, source_dtype=output.accumulator, reduced=(0,), alias=None
+    )
 
 
 def _distinct(inputs: Sequence[_Operand]) -> tuple[list[_Operand], list[int]]:

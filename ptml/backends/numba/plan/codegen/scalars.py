@@ -14,9 +14,9 @@ from llvmlite import ir
 from pytensor.graph.basic import Constant
 from pytensor.scalar import math as psm
 
-from ptml.backends.numba.plan.dtypes import constant, convert, is_float, is_signed, register_type
+from ptml.backends.numba.plan.codegen.dtypes import constant, convert, is_float, is_signed, register_type
+from ptml.backends.numba.plan.codegen.mathematics import emit_math
 from ptml.backends.numba.plan.errors import Unsupported
-from ptml.backends.numba.plan.mathematics import emit_math
 
 __all__ = ["combine", "emit_scalar", "identity", "intrinsic"]
 
@@ -354,6 +354,7 @@ OPS: dict[type, Emitter] = {
     ps.Floor: _rounding("floor"),
     ps.Trunc: _rounding("trunc"),
     ps.RoundHalfToEven: _rounding("rint"),
+    ps.RoundHalfAwayFromZero: _rounding("round"),
     ps.Sqrt: _mathematics("sqrt"),
     **{
         op: _mathematics(name)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pytensor.compile.ops import DeepCopyOp, TypeCastingOp
-from pytensor.tensor.basic import Alloc, ScalarFromTensor, Split, TensorFromScalar
+from pytensor.tensor.basic import Alloc, ExtractDiag, ScalarFromTensor, Split, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
-from pytensor.tensor.subtensor import Subtensor, indices_from_subtensor
+from pytensor.tensor.subtensor import indices_from_subtensor
 
-from ptml.backends.numba.plan.elementwise import copy_into
 from ptml.backends.numba.plan.errors import Unsupported
 from ptml.backends.numba.plan.lowering import rule
 from ptml.backends.numba.plan.memory import Fixed, Value
+from ptml.backends.numba.plan.rules.elementwise import copy_into
 
 if TYPE_CHECKING:
     from ptml.backends.numba.plan.planner import Planner
@@ -98,10 +98,10 @@ def known_index(unit: Unit, values: list[Value]) -> tuple[Any, ...]:
     return (*indices_from_subtensor(numbers, unit.node.op.idx_list), ...)
 
 
-@rule(Subtensor)
-def lower_subtensor(plan: Planner, unit: Unit, values: list[Value]) -> list[Value]:
-    value, *indices = values
-    return [value.seen_as(value.array[known_index(unit, indices)])]
+@rule(ExtractDiag, views={0: [0]})
+def lower_diagonal(plan: Planner, unit: Unit, values: list[Value]) -> list[Value]:
+    op = unit.node.op
+    return [values[0].seen_as(values[0].array.diagonal(op.offset, op.axis1, op.axis2))]
 
 
 @rule(Split)

@@ -14,9 +14,9 @@ import attrs
 import pytensor.scalar as ps
 from llvmlite import ir
 
-from ptml.backends.numba.plan.cache import kernels
-from ptml.backends.numba.plan.dtypes import convert, load, memory_type, store
-from ptml.backends.numba.plan.scalars import combine, emit_scalar, identity
+from ptml.backends.numba.plan.codegen.dtypes import convert, load, memory_type, store
+from ptml.backends.numba.plan.codegen.scalars import combine, emit_scalar, identity
+from ptml.backends.numba.plan.runtime.cache import kernels
 
 __all__ = ["Access", "Nest", "Result", "loop", "nest_kernel"]
 
@@ -267,7 +267,22 @@ def nest_kernel(nest: Nest) -> int:
     return kernels.address(nest_source(nest))
 
 
-def nest_source(nest: Nest) -> str:
+@cache
+def segments_kernel(nest: Nest) -> int:
+    """Give the kernel that runs a nest on a list of segments.
+
+    Its table has the address of the list and the number of segments. The list has for each the words that
+    the kernel of the nest would have.
+
+    Raises
+    ------
+    Unsupported
+        If an op or a dtype of it has no instructions.
+    """
+    return kernels.address(nest_source(nest, segmented=True))
+
+
+def nest_source(nest: Nest, segmented: bool = False) -> str:
     """Write the kernel of a nest, as the text of an LLVM module."""
     module = ir.Module("nest")
     accesses = nest.accesses
@@ -284,10 +299,21 @@ def nest_source(nest: Nest) -> str:
 
     kernel = ir.Function(module, ir.FunctionType(_I32, [_POINTER]), "kernel")
     builder = ir.IRBuilder(kernel.append_basic_block("entry"))
-    words = [
-        builder.load(builder.gep(kernel.args[0], [_I64(k)], source_etype=_I64), typ=kind)
-        for k, kind in enumerate(kinds)
-    ]
-    builder.call(body, words)
+    table = kernel.args[0]
+
+    def call(table: ir.Value) -> None:
+        words = [
+            builder.load(builder.gep(table, [_I64(k)], source_etype=_I64), typ=kind)
+            for k, kind in enumerate(kinds)
+        ]
+        builder.call(body, words)
+
+    if segmented:
+        segments = builder.load(table, typ=_POINTER)
+        with loop(builder, builder.load(builder.gep(table, [_I64(1)], source_etype=_I64), typ=_I64)) as i:
+            place = builder.mul(i, _I64(len(kinds)))
+            call(builder.gep(segments, [place], source_etype=_I64))
+    else:
+        call(table)
     builder.ret(_I32(0))
     return str(module)

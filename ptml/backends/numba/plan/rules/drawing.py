@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
-from ptml.backends.numba.plan.cache import kernels
+from ptml.backends.numba.plan.codegen.loops import loop
 from ptml.backends.numba.plan.errors import Unsupported
-from ptml.backends.numba.plan.loops import loop
 from ptml.backends.numba.plan.lowering import rule
 from ptml.backends.numba.plan.memory import Value
+from ptml.backends.numba.plan.runtime.cache import kernels
+from ptml.backends.numba.plan.runtime.sharing import share_over
 from ptml.backends.numba.threefry import encrypt
 from ptml.bits import Draw, FoldIn
 
@@ -23,6 +24,9 @@ __all__: list[str] = []
 
 _I32, _I64, _POINTER = ir.IntType(32), ir.IntType(64), ir.PointerType()
 _FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
+
+#: What a block costs.
+BLOCK_WORK = 32
 
 _Words = tuple[ir.Value, ir.Value]
 
@@ -36,8 +40,13 @@ def lower_draw(plan: Planner, unit: Unit, values: list[Value]) -> list[Value]:
     if any(size < 0 for size in shape):
         raise Unsupported("a negative size")
     output = unit.node.outputs[0]
-    drawn = plan.new(shape, output.type.dtype, output)
-    plan.emit(_draw_kernel(output.type.dtype), [leaf, number, drawn, drawn.array.size], unit)
+    dtype = output.type.dtype
+    drawn = plan.new(shape, dtype, output)
+    n = drawn.array.size
+    blocks = n if dtype == "float64" else n // 2
+    words = [leaf, number, drawn, n, 0, blocks]
+    share = share_over(blocks, BLOCK_WORK, 5, {4: 1})
+    plan.emit_shared(_draw_kernel(dtype), words, unit, share)
     return [drawn]
 
 
@@ -98,10 +107,13 @@ def _fold_in_kernel() -> int:
 
 @cache
 def _draw_kernel(dtype: str) -> int:
-    """Give the kernel that fills an array: the leaf, the draw's number, where to write, how many."""
+    """Give the kernel that fills an array, or the part of it that some of its blocks make.
+
+    Its words are the leaf, the draw's number, where to write, how many; the first block, and how many.
+    """
     kernel = _Kernel()
     builder = kernel.builder
-    n = kernel.word(3, _I64)
+    n, begin, blocks = (kernel.word(k, _I64) for k in (3, 4, 5))
     root0, root1 = encrypt(builder, kernel.key, _I32(0), _I32(1))
     key0, key1 = encrypt(
         builder,
@@ -115,7 +127,8 @@ def _draw_kernel(dtype: str) -> int:
         return builder.trunc(i, _I32), builder.trunc(builder.add(i, apart), _I32)
 
     if dtype == "float64":
-        with loop(builder, n) as i:
+        with loop(builder, blocks) as k:
+            i = builder.add(begin, k)
             high, low = encrypt(builder, key, *counters(i, n))
             upper = builder.uitofp(builder.lshr(high, _I32(5)), _DOUBLE)
             lower = builder.uitofp(builder.lshr(low, _I32(6)), _DOUBLE)
@@ -130,12 +143,14 @@ def _draw_kernel(dtype: str) -> int:
 
     pairs = builder.lshr(n, _I64(1))
     half = builder.sub(n, pairs)
-    with loop(builder, pairs) as i:
+    with loop(builder, blocks) as k:
+        i = builder.add(begin, k)
         first, second = encrypt(builder, key, *counters(i, half))
         kernel.put(number(first), i)
         kernel.put(number(second), builder.add(i, half))
     # An odd one has no partner: its block's second word is left out.
-    with loop(builder, builder.sub(half, pairs)) as _:
+    alone = builder.icmp_signed("==", begin, _I64(0))
+    with loop(builder, builder.select(alone, builder.sub(half, pairs), _I64(0))) as _:
         first, _second = encrypt(builder, key, *counters(pairs, half))
         kernel.put(number(first), pairs)
     return kernel.finish()

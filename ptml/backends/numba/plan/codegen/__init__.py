@@ -1,0 +1,1 @@
+"""The generator: kernels written in LLVM IR."""

@@ -1,0 +1,1 @@
+"""The rules: how each kind of op becomes kernels."""

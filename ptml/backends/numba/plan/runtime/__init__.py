@@ -1,0 +1,1 @@
+"""What runs a table: the loop, memory for kernels, threads, BLAS."""
