@@ -1,10 +1,48 @@
 """Optimizers: rules, clips, decays and schedules as frozen values, composed by `chain`."""
 
-from ptml.optim.clipping import ClipByGlobalNorm, ClipByValue, clip_by_global_norm, clip_by_value
+from ptml.optim.accumulation import Accumulate, accumulate
+from ptml.optim.averaging import Ema, averaged, ema
+from ptml.optim.centering import Centralize, centralize
+from ptml.optim.clipping import (
+    AdaptiveClip,
+    ClipByGlobalNorm,
+    ClipByNorm,
+    ClipByValue,
+    adaptive_clip,
+    clip_by_global_norm,
+    clip_by_norm,
+    clip_by_value,
+)
+from ptml.optim.grouping import Freeze, Partition, freeze, partition
+from ptml.optim.guards import (
+    Decision,
+    LargeStep,
+    Nonfinite,
+    SkipCondition,
+    SkipIf,
+    apply_if_finite,
+    large_step,
+    nonfinite,
+    skip_if,
+)
 from ptml.optim.hyperparameters import LearningRate, Rate, to_floatx
 from ptml.optim.masks import MaskedParameter
+from ptml.optim.noise import AddNoise, add_noise
 from ptml.optim.ownership import ReusesState, counter, reuses_state, scalar_state, state_for
+from ptml.optim.policies import ReduceOnPlateau, reduce_on_plateau
+from ptml.optim.rules.adadelta import Adadelta, adadelta, adadelta_updates
+from ptml.optim.rules.adafactor import Adafactor, adafactor, adafactor_updates
+from ptml.optim.rules.adagrad import Adagrad, adagrad, adagrad_updates
 from ptml.optim.rules.adam import Adam, AdamW, adam, adam_updates, adamw, adamw_updates
+from ptml.optim.rules.adamax import Adamax, adamax, adamax_updates
+from ptml.optim.rules.lamb import Lamb, lamb, lamb_updates
+from ptml.optim.rules.lbfgs import Lbfgs, lbfgs, lbfgs_updates
+from ptml.optim.rules.lion import Lion, lion, lion_updates
+from ptml.optim.rules.muon import Muon, muon, muon_updates
+from ptml.optim.rules.nadam import Nadam, nadam, nadam_updates
+from ptml.optim.rules.radam import Radam, radam, radam_updates
+from ptml.optim.rules.rmsprop import Rmsprop, rmsprop, rmsprop_updates
+from ptml.optim.rules.rprop import Rprop, rprop, rprop_updates
 from ptml.optim.rules.sgd import Sgd, sgd, sgd_updates
 from ptml.optim.scaling import (
     AddWeightDecay,
@@ -19,64 +57,163 @@ from ptml.optim.scaling import (
 from ptml.optim.schedules import (
     ConstantSchedule,
     CosineSchedule,
+    ExponentialSchedule,
+    InverseSqrtSchedule,
+    JoinedSchedules,
+    LinearOnecycleSchedule,
     LinearSchedule,
+    PolynomialSchedule,
     Schedule,
+    StepDecay,
     constant_schedule,
     cosine_schedule,
+    exponential_schedule,
+    inverse_sqrt,
+    join_schedules,
+    linear_onecycle_schedule,
     linear_schedule,
+    polynomial_schedule,
+    step_decay,
+    warmup_cosine,
 )
+from ptml.optim.slow_weights import Lookahead, lookahead
+from ptml.optim.sparsity import KeepZeros, keep_zeros
+from ptml.optim.summaries import Summary, summary
 from ptml.optim.train import compile_train
 from ptml.optim.transform import Chain, Rule, Transform, chain, take_step
 from ptml.optim.updates import Gradients, Steps, Updates, get_gradients, steps_of, to_updates
 
 __all__ = [
+    "Accumulate",
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
     "Adam",
     "AdamW",
+    "Adamax",
+    "AdaptiveClip",
+    "AddNoise",
     "AddWeightDecay",
+    "Centralize",
     "Chain",
     "ClipByGlobalNorm",
+    "ClipByNorm",
     "ClipByValue",
     "ConstantSchedule",
     "CosineSchedule",
+    "Decision",
+    "Ema",
+    "ExponentialSchedule",
+    "Freeze",
     "Gradients",
+    "InverseSqrtSchedule",
+    "JoinedSchedules",
+    "KeepZeros",
+    "Lamb",
+    "LargeStep",
+    "Lbfgs",
     "LearningRate",
+    "LinearOnecycleSchedule",
     "LinearSchedule",
+    "Lion",
+    "Lookahead",
     "MaskedParameter",
+    "Muon",
+    "Nadam",
+    "Nonfinite",
+    "Partition",
+    "PolynomialSchedule",
+    "Radam",
     "Rate",
+    "ReduceOnPlateau",
     "ReusesState",
+    "Rmsprop",
+    "Rprop",
     "Rule",
     "Scale",
     "ScaleBySchedule",
     "Schedule",
     "Sgd",
+    "SkipCondition",
+    "SkipIf",
+    "StepDecay",
     "Steps",
+    "Summary",
     "Trace",
     "Transform",
     "Updates",
+    "accumulate",
+    "adadelta",
+    "adadelta_updates",
+    "adafactor",
+    "adafactor_updates",
+    "adagrad",
+    "adagrad_updates",
     "adam",
     "adam_updates",
+    "adamax",
+    "adamax_updates",
     "adamw",
     "adamw_updates",
+    "adaptive_clip",
+    "add_noise",
     "add_weight_decay",
+    "apply_if_finite",
+    "averaged",
+    "centralize",
     "chain",
     "clip_by_global_norm",
+    "clip_by_norm",
     "clip_by_value",
     "compile_train",
     "constant_schedule",
     "cosine_schedule",
     "counter",
+    "ema",
+    "exponential_schedule",
+    "freeze",
     "get_gradients",
+    "inverse_sqrt",
+    "join_schedules",
+    "keep_zeros",
+    "lamb",
+    "lamb_updates",
+    "large_step",
+    "lbfgs",
+    "lbfgs_updates",
+    "linear_onecycle_schedule",
     "linear_schedule",
+    "lion",
+    "lion_updates",
+    "lookahead",
+    "muon",
+    "muon_updates",
+    "nadam",
+    "nadam_updates",
+    "nonfinite",
+    "partition",
+    "polynomial_schedule",
+    "radam",
+    "radam_updates",
+    "reduce_on_plateau",
     "reuses_state",
+    "rmsprop",
+    "rmsprop_updates",
+    "rprop",
+    "rprop_updates",
     "scalar_state",
     "scale",
     "scale_by_schedule",
     "sgd",
     "sgd_updates",
+    "skip_if",
     "state_for",
+    "step_decay",
     "steps_of",
+    "summary",
     "take_step",
     "to_floatx",
     "to_updates",
     "trace",
+    "warmup_cosine",
 ]

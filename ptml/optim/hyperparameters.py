@@ -1,7 +1,8 @@
 """Hyperparameters of transforms and schedules: what they may be, and how they enter a graph.
 
 A number is checked when the value that holds it is made. A symbolic scalar, a state leaf among them, is
-taken as it is; where its check matters it is carried into the graph.
+taken as it is, and its check is carried into the graph: by :func:`checked` for a number, by
+:func:`as_count` for a count.
 """
 
 from __future__ import annotations
@@ -19,18 +20,26 @@ from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.type import discrete_dtypes
 from pytensor.tensor.variable import TensorVariable
 
+from ptml.module import Module
 from ptml_state import SlotVariable
 
 __all__ = [
     "Count",
     "LearningRate",
+    "Number",
     "Rate",
     "a_function",
+    "a_rate",
+    "a_share",
     "as_count",
     "as_scalar",
+    "checked",
+    "checked_rate",
     "is_schedule",
     "namespace",
+    "non_negative",
     "number",
+    "positive",
     "rate_at",
     "to_floatx",
     "whole_count",
@@ -48,8 +57,10 @@ Validator = Callable[[Any, attrs.Attribute, Any], None]
 
 BAD_VALUE = "{who}: {argument} must be {wants}; got {value!r}."
 NOT_SCALAR = "{who}: {argument} must be {wants}; got a tensor of type {type}. A hyperparameter is a scalar."
+BAD_COMPUTED = "{who}: {argument} must be {wants}, and this one, which the graph computes, is not."
 BAD_COUNT = (
-    "{who}: {argument} must be a whole number of at least 1, and this one, which the graph computes, is not."
+    "{who}: {argument} must be a whole number of at least {least}, and this one, which the graph computes, "
+    "is not."
 )
 
 
@@ -60,17 +71,54 @@ def _refuse(error: type[Exception], module: Any, field: attrs.Attribute, wants: 
     raise error(BAD_VALUE.format(who=who, argument=field.alias, wants=wants, value=value))
 
 
-def number(within: Callable[[float], bool], wants: str, *, schedule: bool = False) -> Validator:
+@attrs.frozen
+class Number:
+    """The validator of a number that may be symbolic; made by :func:`number`.
+
+    Parameters
+    ----------
+    within : function of a float or a scalar tensor
+        Whether a number will do; NaN never does.
+    wants : str
+        What the error says is wanted, such as ``"a number in [0, 1)"``.
+    schedule, optional : bool
+        Whether a schedule, or None, may stand in its place.
+    """
+
+    within: Callable[[Any], Any]
+    wants: str
+    schedule: bool = False
+    optional: bool = False
+
+    def __call__(self, module: Any, field: attrs.Attribute, value: Any) -> None:
+        wants = f"{self.wants}, a symbolic scalar or a schedule" if self.schedule else self.wants
+        if isinstance(value, Variable):
+            if getattr(value.type, "ndim", None) != 0:
+                _refuse(TypeError, module, field, wants, value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            if math.isnan(value) or not self.within(value):
+                _refuse(ValueError, module, field, wants, value)
+        elif value is None and self.optional:
+            return
+        elif not self.schedule or not callable(value) or isinstance(value, type):
+            _refuse(TypeError, module, field, wants, value)
+
+
+def number(
+    within: Callable[[Any], Any], wants: str, *, schedule: bool = False, optional: bool = False
+) -> Number:
     """Make the validator of a number that may be symbolic.
 
     Parameters
     ----------
-    within : function of a float
-        Whether a number will do; NaN never does.
+    within : function of a float or a scalar tensor
+        Whether a number will do; NaN never does. Comparisons joined by ``&`` serve both kinds.
     wants : str
         What the error says is wanted, such as ``"a number in [0, 1)"``.
     schedule : bool, default False
         Whether a schedule may stand in its place.
+    optional : bool, default False
+        Whether None may.
 
     Examples
     --------
@@ -83,30 +131,84 @@ def number(within: Callable[[float], bool], wants: str, *, schedule: bool = Fals
         ...
     ValueError: Pull: rate must be a number of 0 or more; got -0.1.
     """
-    wants = f"{wants}, a symbolic scalar or a schedule" if schedule else wants
-
-    def validate(module: Any, field: attrs.Attribute, value: Any) -> None:
-        if isinstance(value, Variable):
-            if getattr(value.type, "ndim", None) != 0:
-                _refuse(TypeError, module, field, wants, value)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            if math.isnan(value) or not within(value):
-                _refuse(ValueError, module, field, wants, value)
-        elif not schedule or not callable(value) or isinstance(value, type):
-            _refuse(TypeError, module, field, wants, value)
-
-    return validate
+    return Number(within, wants, schedule, optional)
 
 
-def whole_count(module: Any, field: attrs.Attribute, value: Any) -> None:
-    """Validate a number of steps: a whole number of at least 1, or a symbolic whole number."""
-    wants = "a whole number of at least 1"
+def _finite_and_non_negative(value: Any) -> Any:
+    return (value >= 0) & (value < math.inf)
+
+
+non_negative = number(_finite_and_non_negative, "a finite number of 0 or more")
+positive = number(lambda value: (value > 0) & (value < math.inf), "a finite number above 0")
+a_share = number(lambda value: (value >= 0) & (value < 1), "a number in [0, 1)")
+a_rate = number(_finite_and_non_negative, "a finite number of 0 or more", schedule=True)
+
+
+def checked(module: Module, argument: str) -> Any:
+    """Give a hyperparameter for use in a graph: a number as it is, a symbolic one with its check.
+
+    The check is one comparison of scalars, and raises when the graph runs.
+
+    Parameters
+    ----------
+    module : Module
+        What has the hyperparameter, validated by a :class:`Number`.
+    argument : str
+        Its name.
+
+    Examples
+    --------
+    >>> from ptml.optim import adam, scalar_state
+    >>> checked(adam(beta1=0.8), "beta1")
+    0.8
+    >>> checked(adam(beta1=scalar_state("beta1", 1.0)), "beta1").owner.op.msg
+    'Adam: beta1 must be a number in [0, 1), and this one, which the graph computes, is not.'
+    """
+    return _checked(module, argument, getattr(module, argument))
+
+
+def _checked(module: Module, argument: str, value: Any) -> Any:
+    if not isinstance(value, Variable):
+        return value
+    validator: Any = attrs.fields_dict(type(module))[argument].validator
+    message = BAD_COMPUTED.format(who=type(module).__name__, argument=argument, wants=validator.wants)
+    return CheckAndRaise(ValueError, message)(value, validator.within(value))
+
+
+def checked_rate(module: Module, count: TensorVariable | None, argument: str = "learning_rate") -> Any:
+    """Give the rate that holds at a step count, with its check where it is symbolic.
+
+    A `Schedule` answers for its own numbers; what another function gives is checked.
+
+    Parameters
+    ----------
+    module : Module
+        What has the rate, validated by a :class:`Number`.
+    count : scalar tensor of int64, optional
+        The clock that drives a schedule; not needed for anything else.
+    argument : str, default "learning_rate"
+        The rate's name.
+
+    Examples
+    --------
+    >>> from ptml.optim import sgd
+    >>> checked_rate(sgd(0.1), None)
+    0.1
+    """
+    rate = getattr(module, argument)
+    value = rate_at(rate, count)
+    return value if isinstance(rate, Module) else _checked(module, argument, value)
+
+
+def whole_count(module: Any, field: attrs.Attribute, value: Any, least: int = 1) -> None:
+    """Validate a number of steps: a whole number of at least 1 (or `least`), or a symbolic whole number."""
+    wants = f"a whole number of at least {least}"
     if isinstance(value, Variable):
         if getattr(value.type, "ndim", None) != 0 or value.type.dtype not in discrete_dtypes:
             _refuse(TypeError, module, field, f"{wants}, or a symbolic one", value)
     elif not isinstance(value, int | float) or isinstance(value, bool):
         _refuse(TypeError, module, field, wants, value)
-    elif not math.isfinite(value) or value != int(value) or value < 1:
+    elif not math.isfinite(value) or value != int(value) or value < least:
         _refuse(ValueError, module, field, wants, value)
 
 
@@ -172,13 +274,13 @@ def to_floatx(value: Any) -> TensorVariable:
     return as_scalar(value, pytensor.config.floatX)
 
 
-def as_count(value: Count, module: Any, argument: str) -> TensorVariable:
+def as_count(value: Count, module: Any, argument: str, least: int = 1) -> TensorVariable:
     """Bring a number of steps into a graph; a symbolic one carries its check along."""
     if not isinstance(value, Variable):
         return pt.constant(np.asarray(value, dtype="int64"))
     count = pt.cast(value, "int64")
-    message = BAD_COUNT.format(who=type(module).__name__, argument=argument)
-    return CheckAndRaise(ValueError, message)(count, pt.ge(count, 1))
+    message = BAD_COUNT.format(who=type(module).__name__, argument=argument, least=least)
+    return CheckAndRaise(ValueError, message)(count, pt.ge(count, least))
 
 
 def is_schedule(rate: LearningRate) -> bool:

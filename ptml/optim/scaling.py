@@ -10,9 +10,20 @@ import attrs
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from ptml.optim.hyperparameters import Rate, a_function, as_scalar, namespace, number, working_dtype
+from ptml.optim.hyperparameters import (
+    Rate,
+    a_function,
+    a_share,
+    as_scalar,
+    checked,
+    namespace,
+    non_negative,
+    number,
+    working_dtype,
+)
 from ptml.optim.masks import a_mask, masked
 from ptml.optim.ownership import counter, state_for
+from ptml.optim.rules.parts import faded
 from ptml.optim.transform import Transform
 from ptml.optim.updates import Gradients, Updates
 from ptml.validate import flag
@@ -50,10 +61,10 @@ class Scale(Transform, kw_only=False):
     Chain(ClipByGlobalNorm(), Adam(1.0), Scale(0.001))
     """
 
-    factor: Rate = attrs.field(validator=number(math.isfinite, "a finite number"))
+    factor: Rate = attrs.field(validator=number(lambda factor: abs(factor) < math.inf, "a finite number"))
 
     def apply(self, updates: Updates, parameters: Sequence[SlotVariable]) -> Updates:
-        return _scaled(updates, self.factor)
+        return _scaled(updates, checked(self, "factor"))
 
 
 class ScaleBySchedule(Transform, kw_only=False):
@@ -113,16 +124,14 @@ class AddWeightDecay(Transform, kw_only=False):
     AddWeightDecay(0.1, ~where('**/b'))
     """
 
-    weight_decay: Rate = attrs.field(
-        default=0.01, validator=number(lambda decay: 0 <= decay < math.inf, "a finite number of 0 or more")
-    )
+    weight_decay: Rate = attrs.field(default=0.01, validator=non_negative)
     mask: Any = attrs.field(default=None, validator=a_mask)
 
     def apply(self, updates: Updates, parameters: Sequence[SlotVariable]) -> Updates:
         amounts = updates.amounts
         for parameter in masked(self.mask, amounts):
             dtype = working_dtype(parameter)
-            pull = as_scalar(self.weight_decay, dtype) * pt.cast(parameter, dtype)
+            pull = as_scalar(checked(self, "weight_decay"), dtype) * pt.cast(parameter, dtype)
             amount = amounts[parameter]
             amounts[parameter] = amount + pull if isinstance(updates, Gradients) else amount - pull
         return updates.with_amounts(amounts)
@@ -154,9 +163,7 @@ class Trace(Transform, kw_only=False):
     Chain(Trace(namespace='fast'), Trace(0.5, namespace='slow'), Sgd(0.1))
     """
 
-    decay: Rate = attrs.field(
-        default=0.9, validator=number(lambda decay: 0 <= decay < 1, "a number in [0, 1)")
-    )
+    decay: Rate = attrs.field(default=0.9, validator=a_share)
     nesterov: bool = attrs.field(default=False, validator=flag)
     namespace: str = attrs.field(default="trace", validator=namespace)
 
@@ -166,8 +173,8 @@ class Trace(Transform, kw_only=False):
         for parameter, amount in updates.amounts.items():
             dtype = working_dtype(parameter)
             velocity = state_for(parameter, f"{self.namespace}/velocity")
-            decay = as_scalar(self.decay, dtype)
-            moved = decay * pt.cast(velocity, dtype) + amount
+            decay = as_scalar(checked(self, "decay"), dtype)
+            moved = faded(decay, pt.cast(velocity, dtype)) + amount
             state[velocity] = pt.cast(moved, velocity.dtype)
             amounts[parameter] = amount + decay * moved if self.nesterov else moved
         return updates.with_amounts(amounts).with_state(state)

@@ -7,8 +7,10 @@ from typing import Any
 
 from pytensor.graph.basic import Variable
 
+from ptml.compile.collector import collector_paused
 from ptml.compile.function import build
 from ptml.compile.program import Program
+from ptml.optim.masks import building_for
 from ptml.optim.transform import take_step
 from ptml.optim.updates import as_parameters
 from ptml.start import slots
@@ -28,6 +30,7 @@ NOT_A_RULE = (
 NOT_A_SEQUENCE = "extra_outputs is a sequence of tensors; got {given}. Write extra_outputs=[{given}]."
 
 
+@collector_paused()
 def compile_train(
     loss: Variable,
     rule: Any,
@@ -105,8 +108,9 @@ def compile_train(
     handles = slots(loss, Role.PARAMETER) if parameters is None else as_parameters(parameters)
     if not handles and parameters is None:
         raise ValueError(NO_PARAMETERS)
-    updates = take_step(rule, loss, handles)
-    further = extra_updates.items() if isinstance(extra_updates, Mapping) else extra_updates or ()
+    further = list(extra_updates.items() if isinstance(extra_updates, Mapping) else extra_updates or ())
+    with building_for([loss, *extra_outputs, *(new for _, new in further)], handles):
+        updates = take_step(rule, loss, handles)
     return build(
         inputs,
         [loss],

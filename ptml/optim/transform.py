@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, ClassVar, final
 
+import attrs
+from pytensor.graph.basic import Variable
+
 from ptml.module import Module
-from ptml.optim.ownership import running
+from ptml.optim.masks import building_for
+from ptml.optim.ownership import ReusesState, enclosing, is_running, running
 from ptml.optim.updates import Gradients, Steps, Updates, as_parameters, to_updates
 from ptml_state import SlotVariable
 
-__all__ = ["Chain", "Rule", "Transform", "as_steps", "chain", "take_step"]
+__all__ = [
+    "Chain",
+    "Rule",
+    "Transform",
+    "a_rule",
+    "applied",
+    "as_steps",
+    "chain",
+    "decided",
+    "parts_of",
+    "shown",
+    "take_step",
+    "witnessed",
+]
 
 GAVE_NO_UPDATES = (
     "{transform} returned {got}. A transform returns Updates: updates.with_amounts({{parameter: amount}}), "
@@ -40,6 +60,13 @@ TWICE = (
 )
 NOT_A_TRANSFORM = "A chain composes transforms; got {got!r} at position {position}.{hint}"
 CALL_IT = " Write {name}(...)."
+NOT_A_RULE = "{who}: {argument} must be a rule, such as adam(1e-3), or a chain with one; got {got!r}."
+NOT_FIRST = "{transform} has to stand first in a chain: {why}. Here {other} stands ahead of it."
+WRAPS = "{transform} stands {where}: {why}. It wraps the whole instead: {name}(chain(...), ...)."
+NOT_LAST = "{transform} has to stand last in a chain: {why}. Here {other} stands behind it."
+
+#: What is told of each transform that has run: itself, the updates it was given, and those that it gave.
+_witness: ContextVar[Callable[[Any, Updates, Updates], None] | None] = ContextVar("witness", default=None)
 
 
 class Transform(Module, abc.ABC):
@@ -59,6 +86,12 @@ class Transform(Module, abc.ABC):
     >>> chain(Sign(), sgd(0.1))
     Chain(Sign(), Sgd(0.1))
     """
+
+    #: Why it has to stand first, or last, in a chain, where it does.
+    _first: ClassVar[str | None] = None
+    _last: ClassVar[str | None] = None
+    #: Why it wraps a whole rule, and stands inside of no other transform but those that do too.
+    _wraps: ClassVar[str | None] = None
 
     @abc.abstractmethod
     def apply(self, updates: Updates, parameters: Sequence[SlotVariable]) -> Updates:
@@ -88,23 +121,94 @@ class Transform(Module, abc.ABC):
             If a rule is given steps.
         """
         handles = as_parameters(parameters)
-        updates = to_updates(loss_gradients_or_updates, handles)
-        with running(self):
-            return _checked(self.apply(updates, handles), self)
+        given = loss_gradients_or_updates
+        updates = to_updates(given, handles)
+        parts = [given] if isinstance(given, Variable) else None
+        with running(self, updates.holds), building_for(parts, handles):
+            self._refuse_inside()
+            made = updates.carried_on(_checked(self.apply(updates, handles), self))
+        _tell(self, updates, made)
+        return made
+
+    def _refuse_inside(self) -> None:
+        for outer in enclosing() if self._wraps is not None else ():
+            if isinstance(outer, Transform) and outer._wraps is None:
+                raise ValueError(_to_wrap(self, f"inside of {outer!r}"))
+
+
+def _to_wrap(transform: Any, where: str) -> str:
+    name = type(transform).__name__
+    return WRAPS.format(transform=repr(transform), where=where, why=transform._wraps, name=name)
+
+
+def applied(transform: Any, updates: Updates, parameters: Sequence[SlotVariable]) -> Updates:
+    """Apply a transform, or a function of updates and parameters, inside of another transform."""
+    if isinstance(transform, Transform):
+        return transform(updates, parameters)
+    # Functions look up what they are given: they are given what moves.
+    moving = [parameter for parameter in parameters if parameter in updates.amounts]
+    with running(transform, updates.holds):
+        made = updates.carried_on(_checked(transform(updates, moving), transform))
+    _tell(transform, updates, made)
+    return made
+
+
+def decided(rule: Any, updates: Updates, parameters: Sequence[SlotVariable]) -> Steps:
+    """Give the steps that a rule, or a function, decides on inside of another transform."""
+    return as_steps(applied(rule, updates, parameters), shown(rule))
+
+
+def _tell(transform: Any, given: Updates, made: Updates) -> None:
+    tell = _witness.get()
+    if tell is not None:
+        tell(transform, given, made)
+
+
+@contextlib.contextmanager
+def witnessed(tell: Callable[[Any, Updates, Updates], None]) -> Iterator[None]:
+    """Be told of each transform that has run: itself, what it was given, and what it gave."""
+    token = _witness.set(tell)
+    try:
+        yield
+    finally:
+        _witness.reset(token)
 
 
 def _checked(updates: Any, transform: Any) -> Updates:
     if not isinstance(updates, Updates):
-        raise TypeError(GAVE_NO_UPDATES.format(transform=_shown(transform), got=type(updates).__name__))
+        raise TypeError(GAVE_NO_UPDATES.format(transform=shown(transform), got=type(updates).__name__))
     return updates
 
 
-def _shown(transform: Any) -> str:
+def shown(transform: Any) -> str:
+    """Write a transform, or a function in the place of one, for people."""
     return (
         repr(transform)
         if isinstance(transform, Module)
         else getattr(transform, "__qualname__", repr(transform))
     )
+
+
+def a_rule(module: Any, field: attrs.Attribute, value: Any) -> None:
+    """Validate that a value is a transform, or a function that may be one."""
+    if isinstance(value, type):
+        raise TypeError(CALLED_WITHOUT.format(name=value.__name__.lower()))
+    if not callable(value):
+        raise TypeError(NOT_A_RULE.format(who=type(module).__name__, argument=field.alias, got=value))
+
+
+def parts_of(transform: Any) -> list[Module]:
+    """Give a transform and those that it holds, once each."""
+    found: dict[int, Module] = {}
+    pending = [transform]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, tuple):
+            pending.extend(value)
+        elif isinstance(value, Transform | ReusesState) and id(value) not in found:
+            found[id(value)] = value
+            pending.extend(getattr(value, field.name) for field in attrs.fields(type(value)))
+    return list(found.values())
 
 
 class Rule(Transform):
@@ -132,7 +236,9 @@ class Rule(Transform):
     def apply(self, updates: Updates, parameters: Sequence[SlotVariable]) -> Updates:
         if not isinstance(updates, Gradients):
             raise ValueError(RULE_BEHIND_RULE.format(rule=repr(self)))
-        return self.decide(updates, parameters)
+        # A bare `*_updates` function comes here without being called: its clock is the rule's all the same.
+        with contextlib.nullcontext() if is_running(self) else running(self, updates.holds):
+            return self.decide(updates, parameters)
 
 
 class Chain(Transform):
@@ -158,21 +264,35 @@ class Chain(Transform):
             if not callable(transform) or isinstance(transform, type):
                 hint = CALL_IT.format(name=transform.__name__) if isinstance(transform, type) else ""
                 raise TypeError(NOT_A_TRANSFORM.format(got=transform, position=position, hint=hint))
-            # A function has no state of its own, so it may stand in several places.
-            if isinstance(transform, Module) and any(transform is one for one in self.transforms[:position]):
-                raise ValueError(TWICE.format(transform=repr(transform)))
+        for transform in self.transforms:
+            if getattr(transform, "_wraps", None) is not None:
+                raise ValueError(_to_wrap(transform, "in a chain"))
+        # A function has no state of its own, so it may stand in several places.
+        ahead: set[int] = set()
+        for transform in self.transforms:
+            inside = {id(one): one for one in parts_of(transform)}
+            for twice in ahead & inside.keys():
+                raise ValueError(TWICE.format(transform=repr(inside[twice])))
+            ahead |= inside.keys()
         rules = [repr(transform) for transform in self.transforms if isinstance(transform, Rule)]
         if len(rules) > 1:
             raise ValueError(TWO_RULES.format(rules=", then ".join(rules)))
+        for pair in itertools.pairwise(self.transforms):
+            _check_places(*pair)
 
     def apply(self, updates: Updates, parameters: Sequence[SlotVariable]) -> Updates:
         for transform in self.transforms:
-            if isinstance(transform, Transform):
-                updates = transform(updates, parameters)
-            else:
-                with running(transform):
-                    updates = _checked(transform(updates, parameters), transform)
+            updates = applied(transform, updates, parameters)
         return updates
+
+
+def _check_places(ahead: Any, behind: Any) -> None:
+    why = getattr(behind, "_first", None)
+    if why is not None and getattr(ahead, "_first", None) is None:
+        raise ValueError(NOT_FIRST.format(transform=repr(behind), why=why, other=shown(ahead)))
+    why = getattr(ahead, "_last", None)
+    if why is not None and getattr(behind, "_last", None) is None:
+        raise ValueError(NOT_LAST.format(transform=repr(ahead), why=why, other=shown(behind)))
 
 
 def _flat(transforms: Sequence[Any]) -> tuple[Any, ...]:
@@ -234,7 +354,7 @@ def take_step(rule: Callable[..., Updates], loss: Any, parameters: Iterable[Slot
     """
     if isinstance(rule, type):
         raise TypeError(CALLED_WITHOUT.format(name=rule.__name__.lower()))
-    return as_steps(_checked(rule(loss, as_parameters(parameters)), rule), _shown(rule))
+    return as_steps(_checked(rule(loss, as_parameters(parameters)), rule), shown(rule))
 
 
 def as_steps(updates: Updates, source: str = "What is given as updates") -> Steps:

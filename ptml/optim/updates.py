@@ -18,6 +18,7 @@ from pytensor.tensor.type import complex_dtypes, float_dtypes
 from pytensor.tensor.variable import TensorVariable
 
 from ptml.flatten import flatten
+from ptml.holds import Hold, marked
 from ptml.optim.hyperparameters import working_dtype
 from ptml_state import SlotVariable
 from ptml_state.typetext import type_text
@@ -109,6 +110,10 @@ def _fit_amounts(amounts: Mapping[SlotVariable, Any]) -> dict[SlotVariable, Tens
     }
 
 
+def _as_holds(holds: Iterable[Hold]) -> tuple[Hold, ...]:
+    return tuple(holds)
+
+
 def _as_state(state: Mapping[SlotVariable, Any]) -> dict[SlotVariable, TensorVariable]:
     return {_handle(handle, "Updates"): pt.as_tensor(value) for handle, value in state.items()}
 
@@ -128,6 +133,11 @@ class Updates(Mapping[SlotVariable, TensorVariable]):
         for half precision, so that a sum of small amounts is rounded once).
     state : mapping, optional
         From other handles to their new values.
+    loss : scalar tensor, optional
+        What they lessen, where it is known: None where gradients were given.
+    holds : sequence of Hold, optional
+        What may hold back all that is written from here on: a window of :func:`ptml.optim.accumulate` that is
+        still filling, or a guard. The new values that the mapping gives are marked with it.
 
     Raises
     ------
@@ -139,6 +149,8 @@ class Updates(Mapping[SlotVariable, TensorVariable]):
 
     _amounts: dict[SlotVariable, TensorVariable] = attrs.field(converter=_fit_amounts)
     _state: dict[SlotVariable, TensorVariable] = attrs.field(factory=dict, converter=_as_state)
+    loss: TensorVariable | None = attrs.field(default=None, kw_only=True)
+    holds: tuple[Hold, ...] = attrs.field(default=(), converter=_as_holds, kw_only=True)
     _values: dict[SlotVariable, TensorVariable] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -163,9 +175,47 @@ class Updates(Mapping[SlotVariable, TensorVariable]):
         """Give updates of the same kind and state with other amounts."""
         return attrs.evolve(self, amounts=amounts)
 
-    def with_state(self, state: Mapping[SlotVariable, Any]) -> Self:
-        """Give updates that write these values too; one that was written already is replaced."""
-        return attrs.evolve(self, state={**self._state, **state})
+    def with_state(self, state: Mapping[SlotVariable, Any], *, free: bool = False) -> Self:
+        """Give updates that write these values too; one that was written already is replaced.
+
+        Parameters
+        ----------
+        state : mapping
+            From handles to new values.
+        free : bool, default False
+            Whether they are written while a window ahead of them is still filling too.
+        """
+        new = _as_state(state)
+        if not free:
+            new = {handle: marked(handle, value, self.holds) for handle, value in new.items()}
+        return attrs.evolve(self, state={**self._state, **new})
+
+    def held_back(self, *holds: Hold) -> Self:
+        """Give updates whose amounts, and whatever is added from here on, may be held back."""
+        return attrs.evolve(self, holds=(*self.holds, *holds))
+
+    def settled(self) -> Self:
+        """Give what is written in the end: amounts of zero where the parameters are held back."""
+        amounts = self._amounts
+        for hold in self.holds:
+            amounts = {p: hold.or_nothing(amount) for p, amount in amounts.items()}
+        return attrs.evolve(self, amounts=amounts, holds=())
+
+    def carried_on(self, made: Updates) -> Updates:
+        """Give what a transform made of these updates, with whatever of these it has left out.
+
+        A transform may make its updates from nothing but amounts and state; what the ones ahead of it write
+        and what holds it back are not lost by that.
+        """
+        if made is self:
+            return made
+        ahead = [hold for hold in self.holds if hold not in made.holds]
+        own = {h: value for h, value in made._state.items() if value is not self._state.get(h)}
+        if ahead:
+            own = {handle: marked(handle, value, ahead) for handle, value in own.items()}
+        return attrs.evolve(
+            made, state={**self._state, **own}, holds=(*ahead, *made.holds)
+        )
 
     def __getitem__(self, handle: SlotVariable) -> TensorVariable:
         if handle in self._state:
@@ -176,7 +226,8 @@ class Updates(Mapping[SlotVariable, TensorVariable]):
             )
         if handle not in self._values:
             amount = self._amounts[handle]
-            self._values[handle] = pt.cast(pt.cast(handle, amount.dtype) + amount, handle.type.dtype)
+            moved = pt.cast(pt.cast(handle, amount.dtype) + amount, handle.type.dtype)
+            self._values[handle] = marked(handle, moved, self.holds)
         return self._values[handle]
 
     def __iter__(self) -> Iterator[SlotVariable]:
@@ -209,7 +260,7 @@ class Gradients(Updates):
 
     def to_steps(self, amounts: Mapping[SlotVariable, Any]) -> Steps:
         """Give the steps that a rule decided on, with this state."""
-        return Steps(amounts, self._state)
+        return Steps(amounts, self._state, loss=self.loss, holds=self.holds)
 
 
 class Steps(Updates):
@@ -336,7 +387,11 @@ def to_updates(loss_gradients_or_updates: Any, parameters: Iterable[SlotVariable
     if isinstance(loss_gradients_or_updates, Updates):
         return loss_gradients_or_updates
     handles = as_parameters(parameters)
-    return Gradients(dict(zip(handles, get_gradients(loss_gradients_or_updates, handles), strict=True)))
+    given = loss_gradients_or_updates
+    gradients = get_gradients(given, handles)
+    return Gradients(
+        dict(zip(handles, gradients, strict=True)), loss=given if isinstance(given, TensorVariable) else None
+    )
 
 
 def steps_of(updates: Updates, parameters: Iterable[SlotVariable]) -> list[TensorVariable]:

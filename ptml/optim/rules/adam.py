@@ -2,74 +2,41 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
-import pytensor.tensor as pt
-from pytensor.graph.basic import Variable
-from pytensor.tensor.variable import TensorVariable
 
 from ptml.optim.hyperparameters import (
     LearningRate,
     Rate,
-    as_scalar,
+    a_rate,
+    a_share,
+    checked,
+    checked_rate,
     namespace,
-    number,
-    rate_at,
+    non_negative,
     working_dtype,
 )
-from ptml.optim.masks import a_mask, masked
-from ptml.optim.ownership import counter, state_for
+from ptml.optim.masks import a_mask
+from ptml.optim.ownership import counter
+from ptml.optim.rules.moments import moments
+from ptml.optim.rules.parts import Amounts, apply_rule, bias_correction, descend, with_decay
 from ptml.optim.transform import Rule
-from ptml.optim.updates import Gradients, Steps, Updates, as_parameters, to_updates
+from ptml.optim.updates import Gradients, Steps, Updates
+from ptml.validate import flag
 from ptml_state import SlotVariable
 
 __all__ = ["Adam", "AdamW", "adam", "adam_updates", "adamw", "adamw_updates"]
 
-_rate = number(lambda rate: 0 <= rate < math.inf, "a finite number of 0 or more", schedule=True)
-_beta = number(lambda beta: 0 <= beta < 1, "a number in [0, 1)")
-_non_negative = number(lambda value: 0 <= value < math.inf, "a finite number of 0 or more")
 
-
-def _correction(beta: Rate, steps: TensorVariable, dtype: str) -> TensorVariable:
-    """Give ``1 - beta**steps``; in float32 the difference itself would lose five digits at the first step."""
-    if isinstance(beta, Variable):
-        log = pt.log(pt.cast(beta, dtype))
-    else:
-        log = as_scalar(math.log(beta) if beta > 0 else -math.inf, dtype)
-    return -pt.expm1(pt.cast(steps, dtype) * log)
-
-
-def _directions(
-    rule: Adam | AdamW, gradients: Gradients, count: SlotVariable
-) -> tuple[dict[SlotVariable, TensorVariable], dict[SlotVariable, TensorVariable]]:
+def _directions(rule: Any, gradients: Gradients, count: SlotVariable) -> tuple[Amounts, Amounts]:
     """Give the direction that each parameter descends in, at a rate of one, and the new moments."""
-
-    @functools.cache
-    def coefficients(dtype: str) -> tuple[TensorVariable, ...]:
-        numbers = (rule.beta1, 1 - rule.beta1, rule.beta2, (1 - rule.beta2) ** 0.5, rule.epsilon)
-        unbias_mean = 1 / _correction(rule.beta1, count + 1, dtype)
-        unbias_root = 1 / pt.sqrt(_correction(rule.beta2, count + 1, dtype))
-        return (*(as_scalar(number, dtype) for number in numbers), unbias_mean, unbias_root)
-
-    directions: dict[SlotVariable, TensorVariable] = {}
-    state: dict[SlotVariable, TensorVariable] = {}
-    for parameter, gradient in gradients.amounts.items():
-        dtype = working_dtype(parameter)
-        keep1, take1, keep2, root_of_take2, epsilon, unbias_mean, unbias_root = coefficients(dtype)
-        first = state_for(parameter, f"{rule.namespace}/first_moment")
-        second = state_for(parameter, f"{rule.namespace}/second_moment")
-        mean = keep1 * pt.cast(first, dtype) + take1 * gradient
-        # The weight goes inside the square, and the correction outside the root: the square of a gradient of
-        # 1e20 is no float32, a thousandth of it is.
-        square = keep2 * pt.cast(second, dtype) + pt.sqr(root_of_take2 * gradient)
-        directions[parameter] = mean * unbias_mean / (pt.sqrt(square) * unbias_root + epsilon)
-        state[first] = pt.cast(mean, first.dtype)
-        state[second] = pt.cast(square, second.dtype)
-    return directions, state
+    made = moments(rule, gradients, count, amsgrad=rule.amsgrad)
+    beta1 = checked(rule, "beta1")
+    unbias = {d: 1 / bias_correction(beta1, count + 1, d) for d in set(map(working_dtype, made.means))}
+    directions = {p: mean * unbias[working_dtype(p)] / made.roots[p] for p, mean in made.means.items()}
+    return directions, made.state
 
 
 class Adam(Rule, kw_only=False):
@@ -95,6 +62,10 @@ class Adam(Rule, kw_only=False):
     namespace : str, default "adam"
         The first part of the addresses of its state: ``adam/first_moment/<parameter>``,
         ``adam/second_moment/<parameter>`` and the clock ``adam/step_count``.
+    amsgrad : bool, default False
+        Whether to divide by the root of the largest :math:`v` so far, kept in
+        ``adam/max_second_moment/<parameter>``. By keyword. As in PyTorch the largest is taken before the
+        correction.
 
     Raises
     ------
@@ -103,7 +74,8 @@ class Adam(Rule, kw_only=False):
 
     References
     ----------
-    Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, algorithm 1.
+    Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, algorithm 1. Reddi, Kale and Kumar,
+    "On the Convergence of Adam and Beyond", 2018, algorithm 2.
 
     Examples
     --------
@@ -112,17 +84,17 @@ class Adam(Rule, kw_only=False):
     Adam(CosineSchedule(0.001, 10000), beta2=0.99)
     """
 
-    learning_rate: LearningRate = attrs.field(default=1e-3, validator=_rate)
-    beta1: Rate = attrs.field(default=0.9, validator=_beta)
-    beta2: Rate = attrs.field(default=0.999, validator=_beta)
-    epsilon: Rate = attrs.field(default=1e-8, validator=_non_negative)
+    learning_rate: LearningRate = attrs.field(default=1e-3, validator=a_rate)
+    beta1: Rate = attrs.field(default=0.9, validator=a_share)
+    beta2: Rate = attrs.field(default=0.999, validator=a_share)
+    epsilon: Rate = attrs.field(default=1e-8, validator=non_negative)
     namespace: str = attrs.field(default="adam", validator=namespace)
+    amsgrad: bool = attrs.field(default=False, validator=flag, kw_only=True)
 
     def decide(self, gradients: Gradients, parameters: Sequence[SlotVariable]) -> Steps:
         count = counter(f"{self.namespace}/step_count")
-        rate = rate_at(self.learning_rate, count)
         directions, state = _directions(self, gradients, count)
-        steps = {p: -as_scalar(rate, working_dtype(p)) * direction for p, direction in directions.items()}
+        steps = descend(directions, checked_rate(self, count))
         return gradients.to_steps(steps).with_state(state)
 
 
@@ -143,6 +115,8 @@ class AdamW(Rule, kw_only=False):
         Which parameters decay; all unless given. ``~where("**/b")`` spares biases.
     namespace : str, default "adamw"
         The first part of the addresses of its state, as for :class:`Adam`.
+    amsgrad : bool, default False
+        As for :class:`Adam`.
 
     Raises
     ------
@@ -161,25 +135,20 @@ class AdamW(Rule, kw_only=False):
     AdamW(0.0003, 0.1)
     """
 
-    learning_rate: LearningRate = attrs.field(default=1e-3, validator=_rate)
-    weight_decay: Rate = attrs.field(default=0.01, validator=_non_negative)
-    beta1: Rate = attrs.field(default=0.9, validator=_beta)
-    beta2: Rate = attrs.field(default=0.999, validator=_beta)
-    epsilon: Rate = attrs.field(default=1e-8, validator=_non_negative)
+    learning_rate: LearningRate = attrs.field(default=1e-3, validator=a_rate)
+    weight_decay: Rate = attrs.field(default=0.01, validator=non_negative)
+    beta1: Rate = attrs.field(default=0.9, validator=a_share)
+    beta2: Rate = attrs.field(default=0.999, validator=a_share)
+    epsilon: Rate = attrs.field(default=1e-8, validator=non_negative)
     mask: Any = attrs.field(default=None, validator=a_mask)
     namespace: str = attrs.field(default="adamw", validator=namespace)
+    amsgrad: bool = attrs.field(default=False, validator=flag, kw_only=True)
 
     def decide(self, gradients: Gradients, parameters: Sequence[SlotVariable]) -> Steps:
         count = counter(f"{self.namespace}/step_count")
-        rate = rate_at(self.learning_rate, count)
         directions, state = _directions(self, gradients, count)
-        decaying = masked(self.mask, directions)
-        steps = {}
-        for parameter, direction in directions.items():
-            dtype = working_dtype(parameter)
-            if parameter in decaying:
-                direction = direction + as_scalar(self.weight_decay, dtype) * pt.cast(parameter, dtype)
-            steps[parameter] = -as_scalar(rate, dtype) * direction
+        decayed = with_decay(directions, checked(self, "weight_decay"), self.mask)
+        steps = descend(decayed, checked_rate(self, count))
         return gradients.to_steps(steps).with_state(state)
 
 
@@ -195,6 +164,8 @@ def adam_updates(
     beta2: Rate = 0.999,
     epsilon: Rate = 1e-8,
     namespace: str = "adam",
+    *,
+    amsgrad: bool = False,
 ) -> Updates:
     """Build the updates of :class:`Adam`, with new state at every call outside :func:`reuses_state`.
 
@@ -202,7 +173,7 @@ def adam_updates(
     ----------
     loss_gradients_or_updates : scalar tensor, sequence, mapping or Gradients
     parameters : sequence of handles
-    learning_rate, beta1, beta2, epsilon, namespace
+    learning_rate, beta1, beta2, epsilon, namespace, amsgrad
         As for :class:`Adam`.
 
     Examples
@@ -213,9 +184,8 @@ def adam_updates(
     >>> [handle.slot.address for handle in adam_updates((fc(pt.matrix("X")) ** 2).mean(), [fc.W]).state]
     ['adam/first_moment/fc/W', 'adam/second_moment/fc/W']
     """
-    rule = Adam(learning_rate, beta1, beta2, epsilon, namespace)
-    handles = as_parameters(parameters)
-    return rule.apply(to_updates(loss_gradients_or_updates, handles), handles)
+    rule = Adam(learning_rate, beta1, beta2, epsilon, namespace, amsgrad=amsgrad)
+    return apply_rule(rule, loss_gradients_or_updates, parameters)
 
 
 def adamw_updates(
@@ -228,6 +198,8 @@ def adamw_updates(
     epsilon: Rate = 1e-8,
     mask: Any = None,
     namespace: str = "adamw",
+    *,
+    amsgrad: bool = False,
 ) -> Updates:
     """Build the updates of :class:`AdamW`, with new state at every call outside :func:`reuses_state`.
 
@@ -235,7 +207,7 @@ def adamw_updates(
     ----------
     loss_gradients_or_updates : scalar tensor, sequence, mapping or Gradients
     parameters : sequence of handles
-    learning_rate, weight_decay, beta1, beta2, epsilon, mask, namespace
+    learning_rate, weight_decay, beta1, beta2, epsilon, mask, namespace, amsgrad
         As for :class:`AdamW`.
 
     Examples
@@ -249,6 +221,5 @@ def adamw_updates(
     ... ]
     ['slow/first_moment/fc/W', 'slow/second_moment/fc/W']
     """
-    rule = AdamW(learning_rate, weight_decay, beta1, beta2, epsilon, mask, namespace)
-    handles = as_parameters(parameters)
-    return rule.apply(to_updates(loss_gradients_or_updates, handles), handles)
+    rule = AdamW(learning_rate, weight_decay, beta1, beta2, epsilon, mask, namespace, amsgrad=amsgrad)
+    return apply_rule(rule, loss_gradients_or_updates, parameters)

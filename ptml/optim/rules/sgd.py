@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
-from pytensor.tensor.variable import TensorVariable
 
 from ptml.optim.hyperparameters import (
     LearningRate,
     Rate,
+    a_rate,
+    a_share,
     as_scalar,
+    checked,
+    checked_rate,
     is_schedule,
     namespace,
-    number,
-    rate_at,
     working_dtype,
 )
 from ptml.optim.ownership import counter, state_for
+from ptml.optim.rules.parts import Amounts, apply_rule, descend, faded
 from ptml.optim.transform import Rule
-from ptml.optim.updates import Gradients, Steps, Updates, as_parameters, to_updates
+from ptml.optim.updates import Gradients, Steps, Updates
 from ptml.validate import flag
 from ptml_state import SlotVariable
 
@@ -66,13 +67,8 @@ class Sgd(Rule, kw_only=False):
     Sgd(0.1, 0.9)
     """
 
-    learning_rate: LearningRate = attrs.field(
-        default=0.01,
-        validator=number(lambda rate: 0 <= rate < math.inf, "a finite number of 0 or more", schedule=True),
-    )
-    momentum: Rate = attrs.field(
-        default=0.0, validator=number(lambda rate: 0 <= rate < 1, "a number in [0, 1)")
-    )
+    learning_rate: LearningRate = attrs.field(default=0.01, validator=a_rate)
+    momentum: Rate = attrs.field(default=0.0, validator=a_share)
     nesterov: bool = attrs.field(default=False, validator=flag)
     namespace: str = attrs.field(default="sgd", validator=namespace)
 
@@ -86,20 +82,18 @@ class Sgd(Rule, kw_only=False):
 
     def decide(self, gradients: Gradients, parameters: Sequence[SlotVariable]) -> Steps:
         count = counter(f"{self.namespace}/step_count") if is_schedule(self.learning_rate) else None
-        rate = rate_at(self.learning_rate, count)
-        steps: dict[SlotVariable, TensorVariable] = {}
-        state: dict[SlotVariable, TensorVariable] = {}
+        directions: Amounts = {}
+        state: Amounts = {}
         for parameter, gradient in gradients.amounts.items():
             dtype = working_dtype(parameter)
-            move = gradient
+            directions[parameter] = gradient
             if self._has_momentum:
                 velocity = state_for(parameter, f"{self.namespace}/velocity")
-                momentum = as_scalar(self.momentum, dtype)
-                moved = momentum * pt.cast(velocity, dtype) + gradient
+                momentum = as_scalar(checked(self, "momentum"), dtype)
+                moved = faded(momentum, pt.cast(velocity, dtype)) + gradient
                 state[velocity] = pt.cast(moved, velocity.dtype)
-                move = gradient + momentum * moved if self.nesterov else moved
-            steps[parameter] = -as_scalar(rate, dtype) * move
-        return gradients.to_steps(steps).with_state(state)
+                directions[parameter] = gradient + momentum * moved if self.nesterov else moved
+        return gradients.to_steps(descend(directions, checked_rate(self, count))).with_state(state)
 
 
 sgd = Sgd
@@ -131,5 +125,4 @@ def sgd_updates(
     Steps({fc/W: float64[2,1]})
     """
     rule = Sgd(learning_rate, momentum, nesterov, namespace)
-    handles = as_parameters(parameters)
-    return rule.apply(to_updates(loss_gradients_or_updates, handles), handles)
+    return apply_rule(rule, loss_gradients_or_updates, parameters)

@@ -11,6 +11,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
+import ptml
 from ptml import function
 from ptml.optim import (
     Steps,
@@ -29,6 +30,7 @@ from ptml.optim import (
     take_step,
     trace,
 )
+from ptml.optim.ownership import key_for_draws, sharing_clocks
 from ptml_state import Role
 
 
@@ -186,6 +188,42 @@ def test_state_is_shaped_and_typed_like_its_parameter(new_parameter):
     )
     with pytest.raises(TypeError, match=r"state_for makes state for a parameter: give its handle"):
         state_for("fc/W", "adam/first_moment")
+
+
+def test_state_may_start_at_its_parameters_values(new_parameter):
+    p, other = new_parameter([1.0, 2.0], dtype="float32"), new_parameter(0.0, "q")
+    copied = state_for(p, "slow", p, dtype="float64")
+    program = function([], [p.sum()], updates={copied: copied + 1.0}, seed=0)
+    assert program.state["slow/p"].dtype == np.float64
+    np.testing.assert_array_equal(program.state["slow/p"], [1.0, 2.0])
+    with pytest.raises(TypeError, match=r"fill_value is a number, or the parameter 'p' itself; got"):
+        state_for(p, "slow", other)
+
+
+def test_a_key_of_a_transforms_is_drawn_by_the_programs_seed():
+    key = key_for_draws("shake/key")
+    assert (key.slot.address, key.slot.role, key.slot.dtype, key.slot.shape) == (
+        "shake/key",
+        Role.GENERATOR,
+        "uint32",
+        (4,),
+    )
+    one, same, other = (function([], ptml.random.bits(key), seed=seed) for seed in (0, 0, 1))
+    assert one() == same() != other()
+
+
+def test_clocks_are_shared_side_by_side_and_not_within_one_side(p):
+    @reuses_state
+    def both(loss, parameters):
+        with sharing_clocks({}) as read:
+            first, again = counter("sgd/step_count"), counter("sgd/step_count")
+        with sharing_clocks(read):
+            second = counter("sgd/step_count")
+        return first, again, second
+
+    first, again, second = both([p], [p])
+    assert first is again is second
+    assert both([p], [p]) == (first, again, second)
 
 
 def test_a_scalar_is_a_leaf_of_floatx_under_its_name():

@@ -9,6 +9,7 @@ import numpy as np
 import pytensor.tensor as pt
 import pytest
 
+from ptml.holds import Hold
 from ptml.layers import Linear
 from ptml.optim import Gradients, Steps, Updates, adam, get_gradients, sgd, steps_of, to_updates
 from ptml.optim.transform import as_steps
@@ -213,3 +214,36 @@ def test_gradients_are_no_training_step(p):
     assert as_steps(steps) is steps
     with pytest.raises(ValueError, match="What is given as updates ends in gradients"):
         as_steps(Gradients({p: [1.0, 1.0]}))
+
+
+def test_a_loss_is_kept_as_long_as_the_updates_are_of_it(new_parameter):
+    p = new_parameter(1.0)
+    loss = p**2
+    gradients = to_updates(loss, [p])
+    assert gradients.loss is loss
+    assert gradients.with_amounts(gradients.amounts).with_state({}).loss is loss
+    assert gradients.to_steps(gradients.amounts).loss is loss
+    assert to_updates([p], [p]).loss is None
+
+
+def test_what_a_transform_leaves_out_of_its_updates_is_carried_on(new_parameter):
+    p, one, two = new_parameter(1.0), new_parameter(2.0, "one"), new_parameter(3.0, "two")
+    hold = Hold(pt.constant(np.bool_(True)))
+    ahead = Gradients({p: p}).with_state({one: one + 1}).held_back(hold)
+    made = ahead.carried_on(Steps({p: -p}, {two: two + 1}))
+    assert isinstance(made, Steps)
+    assert list(made.state) == [one, two]
+    assert made.holds == (hold,)
+    assert made.state[one] is ahead.state[one]
+    assert made.state[two].owner.op.hold is hold
+    assert ahead.carried_on(ahead) is ahead
+
+
+def test_settled_updates_show_what_is_written(new_parameter, evaluate):
+    p, q = new_parameter([-0.0, 2.0]), new_parameter(1.0, "q")
+    for held, expected in ((True, [0.0, 0.0]), (False, [1.0, 1.0])):
+        steps = Steps({p: pt.ones(2)}).held_back(Hold(pt.constant(np.bool_(held))))
+        settled = steps.with_state({q: q + 1}).settled()
+        assert settled.holds == ()
+        np.testing.assert_array_equal(np.abs(evaluate(settled.amounts[p])), expected)
+        assert evaluate(settled.state[q]) == (1.0 if held else 2.0)
