@@ -12,6 +12,7 @@ from ptml.declare import own_slots, own_sublayers
 from ptml.layer import DefaultName, Layer
 from ptml.module import Module
 from ptml_state import Role, Slot, where
+from ptml_state.leaf import Numbered
 from ptml_state.tree import tree_flatten, tree_map
 from ptml_state.where import AddressError, find
 
@@ -20,6 +21,10 @@ __all__ = ["Placed", "lay_out", "replace", "select", "walk"]
 TWO_OWNERS = "Two pieces of state have the address {address!r}: one of {first}, one of {second}. {remedy}"
 NAME_ONE = "Give one of the two another name."
 NAMESPACE_ONE = "Give one of the two a namespace of its own, such as namespace='fast'."
+BUILT_INSIDE = (
+    "{addresses} cannot be replaced: another layer builds them, and has them in none of its fields. Replace "
+    "the layer that does."
+)
 NESTED = "{outer!r} is the address of a piece of state and so cannot lead to {inner!r}. Rename one."
 
 
@@ -30,6 +35,8 @@ class Placed:
     slot: Slot
     address: str
     uses: int = 1
+    #: The layer that the address numbers.
+    layer: Numbered | None = None
 
     @property
     def role(self) -> Role:
@@ -117,6 +124,7 @@ class _Naming:
                 root = self.root[key]
                 named.setdefault(root.name, {})[id(root)] = root
         self.label: dict[int, str] = {}
+        self.known: dict[int, Numbered] = {}
         for name, layers in named.items():
             unnamed = [layer for layer in layers.values() if isinstance(layer.name, DefaultName)]
             number = (
@@ -128,6 +136,16 @@ class _Naming:
         """Give a layer's name, its outermost layer numbered."""
         root = self.root.get(id(layer), layer)
         return self.label.get(id(root), root.name) + layer.name.removeprefix(root.name)
+
+    def numbered(self, layer: Any) -> Numbered | None:
+        """Give what a layer's outermost layer is, where that one is numbered."""
+        root = self.root.get(id(layer))
+        label = None if root is None else self.label.get(id(root))
+        if root is None or label is None or label == root.name:
+            return None
+        if id(root) not in self.known:
+            self.known[id(root)] = Numbered(label, repr(root))
+        return self.known[id(root)]
 
 
 def outermost(module: Any) -> Any:
@@ -169,7 +187,7 @@ def lay_out(networks: Sequence[Any], slots: Iterable[Slot] | None = None) -> lis
         for handle in own_slots(module):
             slot = handle.slot
             address = f"{naming.name(module)}/{slot.name}" if isinstance(module, Layer) else slot.address
-            placed[slot] = Placed(slot, address, naming.uses[key])
+            placed[slot] = Placed(slot, address, naming.uses[key], naming.numbered(module))
     for slot in sorted(wanted or (), key=lambda slot: slot.ordinal):
         if slot not in placed:
             of = slot.of
@@ -178,7 +196,7 @@ def lay_out(networks: Sequence[Any], slots: Iterable[Slot] | None = None) -> lis
                 if of is None
                 else f"{slot.name}/{placed[of].address if of in placed else of.address}"
             )
-            placed[slot] = Placed(slot, address)
+            placed[slot] = Placed(slot, address, layer=placed[of].layer if of in placed else None)
     result = [place for slot, place in placed.items() if wanted is None or slot in wanted]
     _refuse_collisions(result)
     return result
@@ -279,6 +297,8 @@ def replace(network: Any, selector: Any, new: Module | Callable[[Any], Module]) 
     ------
     KeyError
         If nothing matches.
+    ValueError
+        If something matches that another layer builds, and has in none of its fields.
 
     Examples
     --------
@@ -301,4 +321,9 @@ def replace(network: Any, selector: Any, new: Module | Callable[[Any], Module]) 
             made[id(node)] = new if isinstance(new, Module) else new(node)
         return made[id(node)]
 
-    return tree_map(swapped, network, is_leaf=lambda node: id(node) in matched)
+    replaced = tree_map(swapped, network, is_leaf=lambda node: id(node) in matched)
+    gone = {id(inside) for key in made for inside in walk(matched[key])}
+    left = [m.address for m in _members(network) if id(m.value) in matched.keys() - gone]
+    if left:
+        raise ValueError(BUILT_INSIDE.format(addresses=", ".join(left)))
+    return replaced

@@ -9,8 +9,10 @@ from pytensor.graph.traversal import graph_inputs
 
 from ptml.application import Application
 from ptml.flatten import calls_in
+from ptml.module import Module
 from ptml.network import Placed, lay_out
 from ptml_state import Leaf, SlotVariable, State
+from ptml_state.archives import Wanted, wanted_by, wanted_places
 from ptml_state.store import first_value, fresh_seed
 from ptml_state.where import find
 
@@ -30,6 +32,15 @@ def _placed(network: Any) -> list[Placed]:
         if isinstance(root, SlotVariable | Application)
     ]
     return lay_out(calls_in(graphs), used)
+
+
+@wanted_by.register(Module)
+@wanted_by.register(Variable)
+@wanted_by.register(tuple)
+@wanted_by.register(list)
+@wanted_by.register(dict)
+def _(like: Any, seed: int | None) -> list[Wanted]:
+    return wanted_places(_placed(like), seed)
 
 
 def slots(network: Any, where: Any = None) -> tuple[SlotVariable, ...]:
@@ -91,6 +102,7 @@ def init(network: Any, seed: int | None = None) -> State:
             owner=place.owner,
             uid=place.uid,
             uses=place.uses,
+            layer=place.layer,
         )
         for place in _placed(network)
     )

@@ -13,7 +13,7 @@ from ptml_state.leaf import Leaf, same_values
 from ptml_state.slot import Role
 from ptml_state.typetext import type_text
 
-__all__ = ["Diff", "bytes_text", "html_table", "short_text", "table_text"]
+__all__ = ["Diff", "bytes_text", "columns", "html_table", "short_text", "table_text"]
 
 _STATISTICS = ("mean", "std", "min", "max", "zeros", "not finite")
 _ON_THE_RIGHT = {"bytes", *_STATISTICS}
@@ -76,7 +76,7 @@ def table_text(leaves: Sequence[Leaf], *, statistics: bool = False) -> str:
     if statistics:
         lines.insert(0, [name if name in _STATISTICS else "" for name in shown])
     totals = [list(total) for total in _totals(leaves)]
-    return _columns(lines, right) + "\n\n" + _columns(totals, [False, True, True, True])
+    return columns(lines, right) + "\n\n" + columns(totals, [False, True, True, True])
 
 
 def html_table(leaves: Sequence[Leaf]) -> str:
@@ -175,7 +175,22 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 
-def _columns(rows: Sequence[Sequence[str]], on_the_right: Sequence[bool]) -> str:
+def columns(rows: Sequence[Sequence[str]], on_the_right: Sequence[bool]) -> str:
+    """Write rows of cells in columns, each as wide as its widest cell.
+
+    Parameters
+    ----------
+    rows : sequence of sequences of str
+        All of one length.
+    on_the_right : sequence of bool
+        Which columns are set flush right.
+
+    Examples
+    --------
+    >>> print(columns([["W", "1,024"], ["bias", "8"]], [False, True]))
+    W     1,024
+    bias      8
+    """
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(
@@ -273,7 +288,7 @@ class Diff:
         rows += [("changed", address, f"by up to {change:.4g}") for address, change in self.changed.items()]
         kinds = dict.fromkeys(kind for kind, _, _ in rows)
         counts = ", ".join(f"{sum(row[0] == kind for row in rows)} {kind}" for kind in kinds)
-        return counts + "\n" + _columns([(f"  {kind:<8}", *row) for kind, *row in rows], [False] * 3)
+        return counts + "\n" + columns([(f"  {kind:<8}", *row) for kind, *row in rows], [False] * 3)
 
     __repr__ = __str__
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 import attrs
 import numpy as np
 
-from ptml_state.leaf import Leaf, fit_value, frozen_array, index_leaves, is_extension
+from ptml_state.leaf import Leaf, fit_value, frozen_array, index_leaves, is_extension, renamed_leaf
 from ptml_state.tree import register_jax
 from ptml_state.where import AddressError, find, nearest, split_address
 
@@ -247,7 +247,7 @@ class Editable(Mapping[str, Any]):
         """
         renamed = []
         for leaf, address in zip(self.leaves, rename_addresses(list(self), names), strict=True):
-            renamed.append(leaf if address == leaf.address else attrs.evolve(leaf, address=address, uid=None))
+            renamed.append(leaf if address == leaf.address else renamed_leaf(leaf, address))
         return self._made(index_leaves(renamed))
 
     def __or__(self, other: Self) -> Self:
@@ -256,7 +256,8 @@ class Editable(Mapping[str, Any]):
         for address, leaf in other._by_address.items():
             old = leaves.get(address)
             if old is not None and leaf.owner is None:
-                leaf = attrs.evolve(leaf, owner=old.owner, uid=leaf.uid or old.uid, uses=old.uses)
+                uid, layer = leaf.uid or old.uid, leaf.layer or old.layer
+                leaf = attrs.evolve(leaf, owner=old.owner, uid=uid, uses=old.uses, layer=layer)
             leaves[address] = leaf
         return self._made(index_leaves(leaves.values()))
 

@@ -12,15 +12,18 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
+from ptml_state.mapped import is_mapped
 from ptml_state.slot import Role
 from ptml_state.typetext import type_text
 
 __all__ = [
     "Leaf",
+    "Numbered",
     "fit_value",
     "frozen_array",
     "index_leaves",
     "is_extension",
+    "renamed_leaf",
     "same_values",
 ]
 
@@ -51,6 +54,34 @@ def same_values(one: Any, other: Any) -> bool:
     return one[~missing].tobytes() == other[~missing].tobytes()
 
 
+@attrs.frozen
+class Numbered:
+    """A layer without a name of its own, which its network numbers by position.
+
+    Parameters
+    ----------
+    label : str
+        What it is called there: ``"Linear_2"``.
+    configuration : str
+        What it is, as the call that makes it: ``"Linear(n_in=2, n_out=2)"``. Numbers change with the order of
+        layers, so this is what tells whether values belong to it.
+
+    Examples
+    --------
+    >>> Numbered("Linear_2", "Linear(n_in=2, n_out=2)").position
+    2
+    """
+
+    label: str
+    configuration: str
+
+    @property
+    def position(self) -> int:
+        """Which of the layers of its kind it is, from 1 on."""
+        number = self.label.rpartition("_")[2]
+        return int(number) if number.isdecimal() else 1
+
+
 @attrs.frozen(unsafe_hash=False, repr=False)
 class Leaf:
     """One value of a state, with what is known of it. Predicates in a ``where`` are given these.
@@ -69,6 +100,8 @@ class Leaf:
         The identity of the slot that it is a value of. No part of equality.
     uses : int, default 1
         In how many places of the network the owner sits; above one, the leaf is shared.
+    layer : Numbered, optional
+        The layer that the address numbers, where it has no name of its own. No part of equality.
 
     Examples
     --------
@@ -86,6 +119,7 @@ class Leaf:
     owner: str | None = None
     uid: str | None = attrs.field(default=None, eq=False)
     uses: int = 1
+    layer: Numbered | None = attrs.field(default=None, eq=False)
 
     @property
     def dtype(self) -> Any:
@@ -116,6 +150,17 @@ class Leaf:
         owner = "" if self.owner is None else f", owner={self.owner!r}"
         uses = "" if self.uses == 1 else f", uses={self.uses}"
         return f"Leaf({self.address!r}, {self.role!r}, {type_text(self.value)}{owner}{uses})"
+
+
+def renamed_leaf(leaf: Leaf, address: str) -> Leaf:
+    """Give a leaf another address on purpose: it is then no longer that of its slot, nor of a numbered layer.
+
+    Examples
+    --------
+    >>> renamed_leaf(Leaf("fc/W", 1.0, uid="0a"), "head/W").uid is None
+    True
+    """
+    return attrs.evolve(leaf, address=address, uid=None, layer=None)
 
 
 def index_leaves(leaves: Iterable[Leaf]) -> dict[str, Leaf]:
@@ -164,8 +209,8 @@ def frozen_array(value: Any, address: str, *, foreign: bool = False) -> Any:
     Parameters
     ----------
     value : array-like
-        Read-only arrays that own their memory are given back as they are, and so are the values that JAX
-        traces with.
+        Read-only arrays that own their memory, or lie in an archive, are given back as they are, and so are
+        the values that JAX traces with.
     address : str
         Where it goes, for the error's text.
     foreign : bool, default False
@@ -178,7 +223,8 @@ def frozen_array(value: Any, address: str, *, foreign: bool = False) -> Any:
     """
     if isinstance(value, np.ndarray):
         flags = value.flags
-        if flags.owndata and flags.c_contiguous and not flags.writeable and value.dtype.isnative:
+        lies_well = flags.c_contiguous and flags.aligned and value.dtype.isnative
+        if lies_well and not flags.writeable and (flags.owndata or is_mapped(value)):
             return value
     elif _is_traced(value) or (foreign and _is_foreign(value)):
         return value

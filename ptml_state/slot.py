@@ -16,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from ptml_state.typetext import type_text
 
-__all__ = ["Role", "Slot", "SlotVariable", "living_slot"]
+__all__ = ["Copied", "Role", "Slot", "SlotVariable"]
 
 
 class Role(enum.Enum):
@@ -69,11 +69,6 @@ _ordinals = itertools.count()
 _live: weakref.WeakValueDictionary[str, Slot] = weakref.WeakValueDictionary()
 
 
-def living_slot(uid: str | None) -> Slot | None:
-    """Give the slot of this identity, if this process has it."""
-    return None if uid is None else _live.get(uid)
-
-
 def _static_shape(shape: Any) -> tuple[int, ...]:
     shape = tuple(shape)
     for size in shape:
@@ -82,6 +77,24 @@ def _static_shape(shape: Any) -> tuple[int, ...]:
                 f"A slot's shape is a tuple of whole numbers, all known and none negative; got {shape}."
             )
     return tuple(int(size) for size in shape)
+
+
+@attrs.frozen
+class Copied:
+    """Initialize a slot to the value that the slot which it accompanies has in the store, cast to its dtype.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ptml_state import Role, Slot
+    >>> W = Slot("W", Role.PARAMETER, "float64", (2,), lambda rng, shape, dtype: np.ones(shape, dtype))
+    >>> Slot("average", Role.OPTIMIZER, "float64", (2,), Copied(), of=W)
+    Slot('average/W', Role.OPTIMIZER, float64[2])
+    """
+
+    def __call__(self, rng: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        """Refuse: there is no value but in a store."""
+        raise TypeError("What starts at another slot's value has none without a store: compile a program.")
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -102,7 +115,7 @@ class Slot:
     shape : tuple of int
         The shape of its values, for good.
     initializer : callable
-        ``initializer(rng, shape, dtype) -> array`` draws the first value.
+        ``initializer(rng, shape, dtype) -> array`` draws the first value. :class:`Copied` takes that of `of`.
     owner : object, optional
         What declares it: a layer, a transform. Errors name it.
     attribute : str, optional

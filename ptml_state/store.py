@@ -10,8 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 import pytensor
 
-from ptml_state.leaf import Leaf
-from ptml_state.slot import Role, Slot
+from ptml_state.leaf import Leaf, Numbered
+from ptml_state.order import in_another_order
+from ptml_state.slot import Copied, Role, Slot
 from ptml_state.state import State
 from ptml_state.typetext import type_text
 
@@ -42,6 +43,10 @@ MOVED = (
     "are numbered by their positions, which differ. Give a name to each of the layers called {name!r}, or "
     "move the values with state.rename({{old: new}})."
 )
+NOTHING_TO_COPY = (
+    "{address!r} starts at the value of the slot that it accompanies, and the program does not read that one."
+)
+ANOTHER_ORDER = "The state does not fit: its {difference}"
 UNKNOWN = "The store has no {unknown}. Its leaves are {known}."
 INCOMPLETE = (
     "A state to load has a value for every leaf of the store; this one lacks {missing}. To write some leaves "
@@ -60,6 +65,10 @@ class Place(Protocol):
     def uses(self) -> int: ...
     @property
     def owner(self) -> str | None: ...
+    @property
+    def uid(self) -> str | None: ...
+    @property
+    def layer(self) -> Numbered | None: ...
 
 
 def fresh_seed() -> int:
@@ -166,12 +175,20 @@ class Store:
                 cells[slot] = _cell(slot, address, _checked(slot, address, self._unread[address].value))
             else:
                 missing.append(place)
+        _refuse_another_order(self._unread.values(), [p for p in places if p.slot not in self._cells])
         self._refuse_other_network(places, missing, draw)
-        for place in missing:
-            cells[place.slot] = _cell(
-                place.slot, place.address, first_value(place.slot, place.address, self.seed)
-            )
+        for place in sorted(missing, key=lambda place: isinstance(place.slot.initializer, Copied)):
+            cells[place.slot] = _cell(place.slot, place.address, self._first(place, cells))
         return cells
+
+    def _first(self, place: Place, cells: Mapping[Slot, Any]) -> np.ndarray:
+        slot = place.slot
+        if not isinstance(slot.initializer, Copied):
+            return first_value(slot, place.address, self.seed)
+        cell = None if slot.of is None else cells.get(slot.of, self._cells.get(slot.of))
+        if cell is None:
+            raise ValueError(NOTHING_TO_COPY.format(address=place.address))
+        return np.array(cell.get_value(borrow=True), dtype=slot.dtype)
 
     def _refuse_other_network(self, places: Sequence[Place], missing: Sequence[Place], draw: bool) -> None:
         read = {place.address for place in places}
@@ -202,12 +219,25 @@ class Store:
                 if self.residence != "numpy":
                     self.residence = "mixed"
 
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The slots that programs read and write, at their addresses."""
+        return tuple(self._places.values())
+
     def _leaf(self, address: str) -> Leaf:
         if address in self._unread:
             return self._unread[address]
         place = self._places[address]
         slot = place.slot
-        return Leaf(address, self._read(slot), slot.role, owner=place.owner, uid=slot.uid, uses=place.uses)
+        return Leaf(
+            address,
+            self._read(slot),
+            slot.role,
+            owner=place.owner,
+            uid=slot.uid,
+            uses=place.uses,
+            layer=place.layer,
+        )
 
     def _read(self, slot: Slot) -> np.ndarray:
         value = self._cells[slot].get_value(borrow=True)
@@ -264,6 +294,7 @@ class Store:
         unknown = [address for address in leaves if address not in self._order]
         if unknown:
             raise ValueError(UNKNOWN.format(unknown=_listed(unknown), known=_listed(self._order)))
+        _refuse_another_order(leaves.values(), [*self._places.values(), *self._unread.values()])
         values = {}
         for address, leaf in leaves.items():
             if address in self._places:
@@ -292,6 +323,12 @@ class Store:
 
     def __repr__(self) -> str:
         return f"<Store of {len(self._order)} leaves, {self.residence} arrays>"
+
+
+def _refuse_another_order(leaves: Iterable[Leaf], places: Iterable[Place | Leaf]) -> None:
+    difference = in_another_order(leaves, places)
+    if difference is not None:
+        raise ValueError(ANOTHER_ORDER.format(difference=difference))
 
 
 def _cell(slot: Slot, address: str, value: np.ndarray) -> Any:

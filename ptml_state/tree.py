@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from ptml_state.leaf import Leaf
+from ptml_state.leaf import Leaf, Numbered
 from ptml_state.slot import Role, Slot
 
 __all__ = [
@@ -330,6 +330,7 @@ class _StateInfo:
     uses: tuple[int, ...]
     # A state read from a file has no slots, and is of the same kind as the one that was written.
     uids: tuple[str | None, ...] = attrs.field(eq=False, repr=False)
+    layers: tuple[Numbered | None, ...] = attrs.field(eq=False, repr=False)
 
 
 @functools.cache
@@ -343,8 +344,10 @@ def register_jax() -> None:
     from ptml_state.state import State
 
     def info(state: State) -> _StateInfo:
-        rows = [(leaf.address, leaf.role, leaf.owner, leaf.uses, leaf.uid) for leaf in state.leaves]
-        return _StateInfo(*zip(*rows, strict=True)) if rows else _StateInfo((), (), (), (), ())
+        rows = [
+            (leaf.address, leaf.role, leaf.owner, leaf.uses, leaf.uid, leaf.layer) for leaf in state.leaves
+        ]
+        return _StateInfo(*zip(*rows, strict=True)) if rows else _StateInfo((), (), (), (), (), ())
 
     def flatten(state: State) -> tuple[tuple[Any, ...], _StateInfo]:
         return tuple(leaf.value for leaf in state.leaves), info(state)
@@ -353,7 +356,8 @@ def register_jax() -> None:
         return tuple((tree_util.DictKey(leaf.address), leaf.value) for leaf in state.leaves), info(state)
 
     def unflatten(info: _StateInfo, values: Iterable[Any]) -> State:
-        rows = zip(info.addresses, values, info.roles, info.owners, info.uids, info.uses, strict=True)
+        known = (info.roles, info.owners, info.uids, info.uses, info.layers)
+        rows = zip(info.addresses, values, *known, strict=True)
         return State._made({row[0]: Leaf(*row) for row in rows})
 
     tree_util.register_pytree_with_keys(State, flatten_with_keys, unflatten, flatten)

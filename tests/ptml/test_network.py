@@ -221,3 +221,16 @@ def test_a_layer_is_replaced_by_a_layer_in_containers_too():
 def test_replacing_what_is_not_there_names_what_is():
     with pytest.raises(KeyError, match=r"matches no part of the network, which has a, drop"):
         ptml.replace(Sequential(linear("a"), Dropout("drop", p=0.1)), BatchNorm, linear("b"))
+
+
+def test_what_another_layer_builds_is_not_left_in_place_in_silence():
+    net = Sequential(Twin("twin", n=2), Linear("fc", n_in=2, n_out=2))
+    with pytest.raises(ValueError, match="twin/left cannot be replaced: another layer builds them"):
+        ptml.replace(net, Linear, lambda layer: attrs.evolve(layer, bias=False))
+
+
+def test_what_a_replaced_layer_builds_goes_with_it():
+    net = Sequential(Twin("twin", n=2), Linear("fc", n_in=2, n_out=2))
+    replaced = ptml.replace(net, "twin/**", Linear("twin", n_in=2, n_out=2))
+    assert replaced[0] == Linear("twin", n_in=2, n_out=2)
+    assert replaced[1] is net[1]

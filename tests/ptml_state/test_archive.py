@@ -14,7 +14,6 @@ import pytest
 import safetensors
 from safetensors.numpy import load_file, save_file
 
-import ptml_state.archive
 from ptml_state import ArchiveError, Leaf, Role, State, load_state, save_state
 
 
@@ -127,7 +126,7 @@ def test_what_safetensors_has_no_place_for_is_refused(tmp_path):
 def test_arrays_that_numpy_has_no_dtype_for_are_named(tmp_path):
     save_file({"a": np.ones(2, ml_dtypes.float8_e5m2)}, tmp_path / "eighths")
     with pytest.raises(
-        ArchiveError, match=r"eighths has arrays of a dtype that NumPy does not know: .*float8_e5m2"
+        ArchiveError, match=r"eighths has an array that cannot be read: 'a' is of the dtype 'F8_E5M2', and"
     ):
         load_state(tmp_path / "eighths")
 
@@ -179,9 +178,9 @@ def rewritten(path, change) -> None:
 
 
 def test_a_later_format_asks_for_an_update(good):
-    rewritten(good, lambda metadata: metadata.update({"ptml_state.format": "2", "ptml_state.version": "9.1"}))
+    rewritten(good, lambda metadata: metadata.update({"ptml_state.format": "3", "ptml_state.version": "9.1"}))
     with pytest.raises(
-        ArchiveError, match=r"good.* format 2, written by version 9\.1;.*up to format 1\. Update"
+        ArchiveError, match=r"good.* format 3, written by version 9\.1;.*up to format 2\. Update"
     ):
         load_state(good)
 
@@ -190,17 +189,65 @@ def test_a_later_format_asks_for_an_update(good):
     ("leaves", "text"),
     [
         (
-            json.dumps([["fc/V", "parameter", None, 1]]),
-            r"its list of leaves and its arrays differ in fc/V, fc/W",
+            json.dumps([{"address": "fc/V", "role": "parameter"}]),
+            "its list of leaves and its arrays differ in fc/V",
         ),
-        (json.dumps([["fc/W", "guess", None, 1]]), r"'guess' is not a valid Role"),
-        ("garbage", "holds no state"),
-        ("[3]", "holds no state"),
+        (json.dumps([]), "its list of leaves and its arrays differ in fc/W"),
+        (json.dumps([{"address": "fc/W", "role": "guess"}]), r"'guess' is not a valid Role"),
+        (json.dumps([{"address": "fc/W"}]), "have an entry without a str called 'role'"),
+        (
+            json.dumps([{"address": ["fc/W"], "role": "clock"}]),
+            "have an entry without a str called 'address'",
+        ),
+        (json.dumps([{"address": "fc/W", "role": "clock", "uses": True}]), "without a int called 'uses'"),
+        (json.dumps([{"address": "fc/W", "role": "clock", "uses": 0}]), "'fc/W' is used 0 times"),
+        (
+            json.dumps([{"address": "fc/W", "role": "clock", "layer": "L_1"}]),
+            "layer 'L_1' that it",
+        ),
+        (json.dumps([{"address": "fc/W", "role": "clock"}] * 2), "Two leaves have the address 'fc/W'"),
+        ("garbage", "'ptml_state.leaves' of its metadata is garbage"),
+        ("[" * 100_000, "'ptml_state.leaves' of its metadata is nested too deeply"),
+        ("{}", "'ptml_state.leaves' of its metadata is no list"),
+        ("[3]", "holds no state: its leaves or layers have an entry without a str called 'address'"),
     ],
 )
 def test_metadata_that_do_not_fit_are_refused(good, leaves, text):
     rewritten(good, lambda metadata: metadata.update({"ptml_state.leaves": leaves}))
     with pytest.raises(ArchiveError, match=text):
+        load_state(good)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "text"),
+    [
+        ("ptml_state.format", "two", "'ptml_state.format' of its metadata is 'two', and no number"),
+        ("ptml_state.format", "0", "it is of format 0, which never was"),
+        ("ptml_state.revision", "-1", "'ptml_state.revision' of its metadata is '-1', and no number"),
+        ("ptml_state.layers", "[]", "'ptml_state.layers' of its metadata is no dict"),
+        (
+            "ptml_state.layers",
+            '{"Linear_1": {}}',
+            "its leaves or layers have an entry without a str called 'configuration'",
+        ),
+    ],
+)
+def test_numbers_and_layers_that_are_none_are_refused(good, name, given, text):
+    rewritten(good, lambda metadata: metadata.update({name: given}))
+    with pytest.raises(ArchiveError, match=f"good.safetensors holds no state: {text}"):
+        load_state(good)
+
+
+def test_a_file_of_format_1_is_still_read(good):
+    rows = [["fc/W", "statistic", "Linear", 2, "0a"]]
+    whole = {"ptml_state.format": "1", "ptml_state.version": "0.0", "ptml_state.leaves": json.dumps(rows)}
+    rewritten(good, lambda metadata: (metadata.clear(), metadata.update(whole)))
+    (leaf,) = load_state(good).leaves
+    assert (leaf.address, leaf.role, leaf.owner, leaf.uses, leaf.uid) == (
+        "fc/W", Role.STATISTIC, "Linear", 2, "0a",
+    )  # fmt: skip
+    rewritten(good, lambda metadata: metadata.update({"ptml_state.leaves": "[[]]"}))
+    with pytest.raises(ArchiveError, match="its list of leaves has an entry that is none"):
         load_state(good)
 
 
@@ -219,7 +266,7 @@ def test_a_file_that_cannot_be_written_leaves_the_one_before(good, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(ptml_state.archive.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         save_state(State({"fc/W": np.zeros(3)}), good)
     assert load_state(good) == before
@@ -258,7 +305,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 
 
 def test_reading_an_archive_imports_and_runs_nothing_of_it(good):
-    row = json.dumps([["fc/W", "parameter", "os.system", 1]])
+    row = json.dumps([{"address": "fc/W", "role": "parameter", "owner": "os.system"}])
     rewritten(good, lambda metadata: metadata.update({"ptml_state.leaves": row}))
     (leaf,) = load_state(good).leaves
     assert leaf.owner == "os.system"

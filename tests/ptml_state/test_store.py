@@ -7,10 +7,11 @@ import pytest
 from pytensor.compile.mode import Mode
 
 import ptml
-from ptml.initializers import Zeros
+from ptml.initializers import Normal, Zeros
 from ptml.layers import BatchNorm, Dropout, Input, Linear, Sequential
 from ptml.network import lay_out
 from ptml_state import Leaf, Role, Slot, State, Store
+from ptml_state.slot import Copied
 from ptml_state.store import first_value
 
 PYTHON = {"mode": Mode(linker="py", optimizer="fast_compile")}
@@ -316,6 +317,42 @@ def test_unnamed_layers_never_swap_their_values(X):
     moved = state.rename({"Linear_1/W": "Linear_2/W", "Linear_2/W": "Linear_1/W"})
     right = compiled(one(two(X)), moved)
     np.testing.assert_array_equal(right.state[one.W], np.eye(2))
+
+
+def copy_of(slot, dtype="float64"):
+    return Slot("copy", Role.OPTIMIZER, dtype, slot.shape, Copied(), of=slot)
+
+
+def test_a_slot_starts_at_the_value_of_the_one_that_it_accompanies():
+    W = Slot("W", Role.PARAMETER, "float64", (2,), Normal(scale=1.0))
+    copied = copy_of(W, "float32")
+    for store in (Store(seed=0), Store(State({"W": [3.0, 4.0]}))):
+        cells = store.cells_for(lay_out((), [copied, W]))
+        value = cells[copied].get_value()
+        assert value.dtype == np.float32
+        np.testing.assert_array_equal(value, cells[W].get_value().astype("float32"))
+
+
+def test_a_copy_is_taken_of_what_a_store_has_and_kept_by_a_state():
+    W = Slot("W", Role.PARAMETER, "float64", (2,), Zeros())
+    copied = copy_of(W)
+    store = Store(seed=0)
+    store.adopt(lay_out((), [W]), store.cells_for(lay_out((), [W])))
+    store.set({"W": 5.0})
+    cells = store.cells_for(lay_out((), [copied]))
+    np.testing.assert_array_equal(cells[copied].get_value(), [5.0, 5.0])
+    kept = Store(State({"W": [5.0, 5.0], "copy/W": [1.0, 2.0]}, {"copy/W": Role.OPTIMIZER}))
+    np.testing.assert_array_equal(kept.cells_for(lay_out((), [W, copied]))[copied].get_value(), [1.0, 2.0])
+
+
+def test_a_copy_of_nothing_is_refused():
+    W = Slot("W", Role.PARAMETER, "float64", (2,), Zeros())
+    with pytest.raises(
+        ValueError, match=r"'copy/W' starts at the value of the slot that it accompanies, and"
+    ):
+        Store(seed=0).cells_for(lay_out((), [copy_of(W)]))
+    with pytest.raises(TypeError, match="has none without a store"):
+        first_value(copy_of(W), "copy/W", 0)
 
 
 def test_a_store_is_made_from_a_state():
