@@ -30,8 +30,8 @@ LOADED_LATE = (
     "IPython",
 )
 
-#: The modules that may import the compile step: itself, the front door, and ``compile_train``.
-MAY_COMPILE = ("ptml", "ptml.optim.train")
+#: The modules that may import the compile step: the front door, ``compile_train``, and what writes programs.
+MAY_COMPILE = ("ptml", "ptml.graphs.encode", "ptml.optim.train")
 
 _PATHS = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
