@@ -1,0 +1,6 @@
+"""Surgery: change a network together with the state that it was trained to."""
+
+from ptml.surgery.growing import grow
+from ptml.surgery.low_rank import low_rank, merge_low_rank
+
+__all__ = ["grow", "low_rank", "merge_low_rank"]
