@@ -92,6 +92,13 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None
 
 
+@pytest.fixture(scope="session", autouse=True)
+def jax_as_pytensor_finds_it() -> None:
+    """Load PyTensor's JAX rules at the default floatX, which decides for the process if JAX has 64 bits."""
+    if importlib.util.find_spec("jax") is not None:
+        importlib.import_module("pytensor.link.jax.dispatch")
+
+
 @pytest.fixture
 def float32() -> Iterator[str]:
     """Build the test's graphs in float32."""

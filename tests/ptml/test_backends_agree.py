@@ -203,7 +203,7 @@ def test_every_cell_keeps_its_declared_dtype(backend, floatX):
 def test_jax_compiles_a_step_once(backend, floatX):
     pytest.importorskip("jax")
     program = trained(backend, floatX, 10 if floatX == "float32" else 50).program
-    assert program.function.vm.jit_fn._cache_size() == 1
+    assert program.function.vm._donated._cache_size() == 1
 
 
 @functools.cache
