@@ -74,8 +74,8 @@ def test_ratios_are_medians_of_the_ratios_within_rounds(report):
 
     # The machine was twice as slow in the second round.
     results = {"ptml-c": rounds(3.0, 6.0, 3.0), "jax-optax": rounds(2.0, 4.0, 2.0)}
-    assert report._ratio(results, "ptml-c", "jax-optax", "step") == "1.50"
-    assert report._ratio(results, "ptml-c", None, "step") == "-"
+    assert report.ratio(results, "ptml-c", "jax-optax", "step") == "1.50"
+    assert report.ratio(results, "ptml-c", None, "step") == "-"
 
 
 def test_a_framework_that_fails_is_named_with_what_it_said():
@@ -90,3 +90,74 @@ def test_a_framework_that_fails_is_named_with_what_it_said():
     )
     assert done.returncode == 1
     assert json.loads(done.stdout) == {"error": "KeyError: 'no such workload'"}
+
+
+def test_updates_alone_are_measured_and_their_kernels_counted(tmp_path):
+    options = [
+        "--quick",
+        "--only",
+        "ptml-numba",
+        "ptml-c",
+        "--rules",
+        "sgd",
+        "adam",
+        "--results",
+        str(tmp_path),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks", "updates", "--quick", *options],
+        cwd=ROOT,
+        env={**os.environ, "PYTENSOR_FLAGS": "cxx="},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    ratios, times, moves = (
+        [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines() if "|" in line]
+        for part in done.stdout.split("###")[1:]
+    )
+    assert ratios[0] == ["rule", "3 tiny: x ptml-c", "3 tiny: kernels"]
+    assert [row[0] for row in ratios[2:]] == ["sgd", "adam"]
+    # Without a clock a rule is one kernel; Adam's clock and its bias correction are two more.
+    assert [row[2] for row in ratios[2:]] == ["1", "3"]
+    assert all(float(cell) > 0 for row in times[2:] for cell in row[1:])
+    assert all(row[1] == row[2] for row in moves[2:])
+    (written,) = tmp_path.glob("*.json")
+    assert set(json.loads(written.read_text("utf-8"))["updates"]) == {"sgd", "adam"}
+
+
+def test_growth_is_the_slope_of_the_logarithms(report):
+    sys.path.insert(0, str(ROOT))
+    try:
+        from tests.benchmarks.growth import exponent, growth_report
+    finally:
+        sys.path.remove(str(ROOT))
+    assert exponent([4, 16, 64], [2.0, 8.0, 32.0]) == pytest.approx(1.0)
+    assert exponent([64, 256, 1024], [1e-3, 1.6e-2, 0.256]) == pytest.approx(2.0)
+
+    def measured(name, step, cold):
+        start = {"import": 9.0, "build": 0.0, "compile": cold / 2, "first_step": cold / 2, "finite": True}
+        start["losses"] = report.WORKLOADS[name].losses(report.STEPS)
+        result = {"cold": start, "rounds": [{"step": {"median": step}}]}
+        return {"load": [0.5], "frameworks": {"ptml-c": result}}
+
+    lines = growth_report("depth", {4: measured("depth-4", 1e-3, 1.0), 16: measured("depth-16", 8e-3, 4.0)})
+    (row,) = [line for line in lines.splitlines() if line.startswith("| ptml-c")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells == ["ptml-c", "1000", "8000", "1.50", "1.00", "4.00", "1.00", "agree"]
+
+
+def test_one_command_measures_archives(tmp_path):
+    options = ["--megabytes", "1", "--rounds", "1", "--pause", "0", "--folder", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.archives", *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "x raw" in done.stdout
+    assert list(tmp_path.iterdir()) == []

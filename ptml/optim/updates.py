@@ -213,9 +213,7 @@ class Updates(Mapping[SlotVariable, TensorVariable]):
         own = {h: value for h, value in made._state.items() if value is not self._state.get(h)}
         if ahead:
             own = {handle: marked(handle, value, ahead) for handle, value in own.items()}
-        return attrs.evolve(
-            made, state={**self._state, **own}, holds=(*ahead, *made.holds)
-        )
+        return attrs.evolve(made, state={**self._state, **own}, holds=(*ahead, *made.holds))
 
     def __getitem__(self, handle: SlotVariable) -> TensorVariable:
         if handle in self._state:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.frameworks import FRAMEWORKS
 from tests.benchmarks.host import ROOT, Failed, Worker
 
-__all__ = ["Plan", "run", "versions"]
+__all__ = ["Plan", "pythons", "run", "versions"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,29 @@ def versions(python: str, packages: Sequence[str]) -> dict[str, str]:
     """Give the versions of those of these packages that an interpreter has, without importing them."""
     command = [python, "-c", _VERSIONS, *packages]
     return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+
+
+def pythons(names: Sequence[str], torch_python: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Give the interpreter of each of these frameworks that is there, and the versions of their packages.
+
+    Parameters
+    ----------
+    names : sequence of str
+    torch_python : str
+        The interpreter for what needs torch; ours for the rest.
+    """
+    chosen: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for name in names:
+        needs = FRAMEWORKS[name].needs
+        python = torch_python if "torch" in needs else sys.executable
+        there = versions(python, needs)
+        if missing := [package for package in needs if package not in there]:
+            print(f"{name} is left out: {python} has no {', '.join(missing)}", file=sys.stderr)
+        else:
+            chosen[name] = python
+            found.update(there)
+    return chosen, found
 
 
 def run(task: str, plan: Plan) -> dict[str, Any]:

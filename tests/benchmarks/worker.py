@@ -2,9 +2,10 @@
 
 It prepares the task, says how long each part took, and then measures what it is asked to, until its input
 ends: JSON, a line for each message. TASK is a workload's name, or ``leaves:10,100`` for the overhead of
-calls. It runs in any environment that has NumPy and the framework.
+calls, or ``updates:adam:100,2 of 8M`` for a rule's update alone. It runs in any environment that has NumPy
+and the framework.
 
-A framework's module offers two classes.
+A framework's module offers up to three classes.
 
 ``Training(workload, variant)`` builds the network and its training step. It has ``step()``, ``predictor()``,
 which gives a function that predicts the batch, ``wait(result)``, which gives a result as a numpy array when
@@ -13,6 +14,11 @@ call compiles.
 
 ``Leaves(count, variant)`` adds an array to each of `count` leaves and sums it. It has ``calls``, what to
 time by name, and ``wait``.
+
+``Updates(rule, size, variant)``, beside ``RULES``, the names of rules that it has, moves some parameters by
+gradients that stay. It has ``step()``, ``wait``, and ``first()``, which gives the first parameter.
+
+Either of ``Training`` and ``Updates`` may have ``report()``, which gives more to tell when steps were made.
 """
 
 from __future__ import annotations
@@ -99,6 +105,7 @@ def prepare_training(module: Any, workload: str, variant: str) -> Prepared:
     predictor_built = time.perf_counter() - start
     first_prediction, prediction = timed(predict, training.wait)
     report = {
+        **_further(training),
         "build": built - (compiled or 0),
         "compile": compiled,
         "first_step": first,
@@ -124,6 +131,30 @@ def prepare_leaves(module: Any, counts: str, variant: str) -> Prepared:
     return report, calls
 
 
+def prepare_updates(module: Any, rule: str, sizes: str, variant: str) -> Prepared:
+    """Build a rule's update of each of these sizes, and make the first steps of each."""
+    if rule not in module.RULES:
+        raise LookupError(f"it has no {rule}")
+    report: dict[str, Any] = {"build": {}, "moved": {}}
+    calls = {}
+    for size in sizes.split(","):
+        start = time.perf_counter()
+        updates = module.Updates(rule, size, variant)
+        before = updates.first()
+        for _ in range(STEPS):
+            updates.wait(updates.step())
+        report["build"][size] = time.perf_counter() - start
+        report["moved"][size] = float(np.sqrt(np.mean((updates.first() - before) ** 2)))
+        for what, value in _further(updates).items():
+            report.setdefault(what, {})[size] = value
+        calls[size] = (updates.step, updates.wait)
+    return report, calls
+
+
+def _further(built: Any) -> dict[str, Any]:
+    return built.report() if hasattr(built, "report") else {}
+
+
 def serve(framework: str, task: str, requests: TextIO, answers: TextIO) -> None:
     """Prepare a task, and answer what comes in: ``{"measure": name, "seconds": s}``."""
     chosen = FRAMEWORKS[framework]
@@ -132,6 +163,9 @@ def serve(framework: str, task: str, requests: TextIO, answers: TextIO) -> None:
     imported = time.perf_counter() - start
     if task.startswith("leaves:"):
         report, calls = prepare_leaves(module, task.removeprefix("leaves:"), chosen.variant)
+    elif task.startswith("updates:"):
+        _, rule, sizes = task.split(":")
+        report, calls = prepare_updates(module, rule, sizes, chosen.variant)
     else:
         report, calls = prepare_training(module, task, chosen.variant)
     _tell(answers, {"import": imported, **report, "peak": peak_bytes(), "calls": list(calls)})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["LEARNING_RATE", "LEAF", "WORKLOADS", "Workload"]
+__all__ = ["GROWTH", "LEARNING_RATE", "LEAF", "SIZES", "WORKLOADS", "Workload"]
 
 #: Adam's. Its other numbers are the ones that all frameworks have by default: 0.9, 0.999, 1e-8.
 LEARNING_RATE = 1e-3
@@ -34,6 +34,9 @@ class Workload:
         The rate of a dropout after each ReLU; none at 0.
     default : bool
         Whether it is measured unless asked for by name.
+    gain : float
+        The variance of what a layer's weights make of features of variance 1. Behind many ReLUs 1 lets the
+        signal die, and 2 lets rounding grow.
     """
 
     title: str
@@ -42,6 +45,7 @@ class Workload:
     norm: bool = False
     dropout: float = 0.0
     default: bool = True
+    gain: float = 1.0
 
     @property
     def layers(self) -> range:
@@ -63,7 +67,8 @@ class Workload:
         rng = np.random.default_rng(1)
         pairs = []
         for n_in, n_out in zip(self.widths[:-1], self.widths[1:], strict=True):
-            weight = rng.standard_normal((n_in, n_out), "float32") / np.sqrt(n_in, dtype="float32")
+            weight = rng.standard_normal((n_in, n_out), "float32")
+            weight *= np.sqrt(self.gain / n_in, dtype="float32")
             pairs.append((weight, np.zeros(n_out, "float32")))
         return pairs
 
@@ -114,4 +119,31 @@ WORKLOADS = {
     "small": Workload("MLP small", (64, 128, 128, 10), 64),
     "large": Workload("MLP large", (784, 1024, 1024, 10), 256),
     "norm": Workload("MLP small, batch norm, dropout 0.1", (64, 128, 128, 10), 64, norm=True, dropout=0.1),
+    "deep": Workload("MLP deep", (64, *[128] * 64, 10), 64, gain=1.5),
+}
+
+
+def _growing(axis: str, depth: int = 4, width: int = 128, batch: int = 64) -> Workload:
+    widths = (64, *[width] * depth, 10)
+    return Workload(f"growth in {axis}", widths, batch, default=False, gain=1.5)
+
+
+#: By what grows: its sizes, each with the name of the workload that has it.
+GROWTH = {
+    "depth": {size: f"depth-{size}" for size in (4, 16, 64)},
+    "width": {size: f"width-{size}" for size in (64, 256, 1024)},
+    "batch": {size: f"batch-{size}" for size in (64, 256, 1024)},
+}
+WORKLOADS |= {
+    name: _growing(axis, **{axis: size}) for axis, names in GROWTH.items() for size, name in names.items()
+}
+
+#: What updates alone are measured on, by name: how many arrays, and their shape.
+SIZES = {
+    "10": (10, (64, 64)),
+    "100": (100, (64, 64)),
+    "500": (500, (64, 64)),
+    "2 of 8M": (2, (2048, 4096)),
+    # For the tests.
+    "3 tiny": (3, (4, 4)),
 }

@@ -1,8 +1,8 @@
 """The frameworks that are measured, by name, and how each is written.
 
 A framework's module is imported in a worker alone, so that its import is timed and nothing else is loaded.
-It offers ``Training(workload, variant)`` and ``Leaves(count, variant)``, which are described in
-:mod:`tests.benchmarks.worker`.
+It offers ``Training(workload, variant)``, ``Leaves(count, variant)`` and, for some, ``Updates(rule, size,
+variant)``, which are described in :mod:`tests.benchmarks.worker`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class Framework:
         Whether it is one of those that ptml is compared with.
     default : bool
         Whether it is measured unless asked for by name.
+    updates : bool
+        Whether updates alone are measured, unless frameworks are asked for by name.
     """
 
     module: str
@@ -35,15 +37,16 @@ class Framework:
     needs: tuple[str, ...] = ()
     peer: bool = False
     default: bool = True
+    updates: bool = False
 
 
 FRAMEWORKS = {
-    "ptml-numba": Framework("with_ptml", "numba", ("ptml", "pytensor", "numba")),
+    "ptml-numba": Framework("with_ptml", "numba", ("ptml", "pytensor", "numba"), updates=True),
     "ptml-c": Framework("with_ptml", "c", ("ptml", "pytensor")),
     "ptml-jax": Framework("with_ptml", "jax", ("ptml", "pytensor", "jax")),
     # Its matrix products are slow on anything but Apple's machines.
     "ptml-mlx": Framework("with_ptml", "mlx", ("ptml", "pytensor", "mlx"), default=False),
-    "jax-optax": Framework("with_jax", "raw", ("jax", "optax"), peer=True),
+    "jax-optax": Framework("with_jax", "raw", ("jax", "optax"), peer=True, updates=True),
     "jax-equinox": Framework("with_equinox", "filter_jit", ("jax", "optax", "equinox"), peer=True),
-    "torch-eager": Framework("with_torch", "eager", ("torch",), peer=True),
+    "torch-eager": Framework("with_torch", "eager", ("torch",), peer=True, updates=True),
 }

@@ -10,7 +10,27 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from tests.benchmarks.workloads import LEAF, LEARNING_RATE, Workload
+from tests.benchmarks.workloads import LEAF, LEARNING_RATE, SIZES, Workload
+
+RULES = {
+    "sgd": optax.sgd(LEARNING_RATE),
+    "momentum": optax.sgd(LEARNING_RATE, 0.9),
+    "adam": optax.adam(LEARNING_RATE),
+    "adamw": optax.adamw(LEARNING_RATE, weight_decay=0.01),
+    "nadam": optax.nadam(LEARNING_RATE),
+    "adamax": optax.adamax(LEARNING_RATE),
+    "rmsprop": optax.rmsprop(LEARNING_RATE, eps_in_sqrt=False),
+    "rmsprop-centered": optax.rmsprop(LEARNING_RATE, eps_in_sqrt=False, centered=True),
+    "rprop": optax.rprop(LEARNING_RATE),
+    "adagrad": optax.adagrad(LEARNING_RATE, 0.0, 1e-8),
+    "adadelta": optax.adadelta(LEARNING_RATE),
+    "lion": optax.lion(LEARNING_RATE, weight_decay=0.0),
+    "radam": optax.radam(LEARNING_RATE),
+    "amsgrad": optax.amsgrad(LEARNING_RATE),
+    "lamb": optax.lamb(LEARNING_RATE),
+    "muon": optax.contrib.muon(LEARNING_RATE),
+    "adafactor": optax.adafactor(LEARNING_RATE),
+}
 
 #: Batch norm's, as the other frameworks have them by default.
 MOMENTUM, EPSILON = 0.1, 1e-5
@@ -107,3 +127,31 @@ class Leaves:
     def wait(self, result: Any) -> np.ndarray:
         jax.block_until_ready((result, self.leaves))
         return np.asarray(result)
+
+
+class Updates:
+    def __init__(self, rule: str, size: str, variant: str) -> None:
+        count, shape = SIZES[size]
+        rng = np.random.default_rng(0)
+        arrays = [jnp.asarray(rng.standard_normal(shape, "float32")) for _ in range(2 * count)]
+        parameters, self.gradients = arrays[:count], arrays[count:]
+        optimizer = RULES[rule]
+
+        def step(carried: Any, gradients: Any) -> Any:
+            parameters, state = carried
+            steps, state = optimizer.update(gradients, state, parameters)
+            return optax.apply_updates(parameters, steps), state
+
+        self._step = jax.jit(step, donate_argnums=0)
+        # Some rules keep zeros of one array for two uses, which cannot both be donated.
+        self.carried = jax.tree.map(jnp.copy, (parameters, optimizer.init(parameters)))
+
+    def step(self) -> Any:
+        self.carried = self._step(self.carried, self.gradients)
+
+    def first(self) -> np.ndarray:
+        """Give the first parameter as it is now."""
+        return np.array(self.carried[0][0])
+
+    def wait(self, result: Any) -> Any:
+        return jax.block_until_ready(self.carried[0])
