@@ -18,9 +18,10 @@ from pytensor.graph.op import Op
 from pytensor.graph.replace import _vectorize_node
 from pytensor.tensor.type import float_dtypes, integer_dtypes
 
-__all__ = ["CheckLabels", "CheckProbabilities", "CheckShape", "shapes_differ"]
+__all__ = ["CheckIds", "CheckLabels", "CheckProbabilities", "CheckShape", "shapes_differ"]
 
 _OUTSIDE = "{loss}: label {{0}} is not one of the {{1}} classes, which are numbered 0 to {{2}}{also}"
+_NO_ROW = "{loss}: there is no row {{0}} in its table of {{1}}, whose rows are numbered 0 to {{2}}."
 _UNDECLARED = ". If it marks what to leave out, write {loss}(ignore_label={{0}})."
 _DECLARED = ", nor the declared ignore_label={ignore}."
 _NO_PROBABILITY = (
@@ -213,6 +214,38 @@ class CheckLabels(_Check):
 
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Variable]:
         return [disconnected_type(), disconnected_type()]
+
+
+class CheckIds(CheckLabels):
+    """Raise where an integer is the number of no row of a table.
+
+    The op is applied to ``(ids, n_rows)``, as :class:`CheckLabels` is.
+
+    Parameters
+    ----------
+    loss
+        The name of who asks, for the error.
+    ignore
+        A number to let pass although there is no such row. Default none.
+
+    Raises
+    ------
+    TypeError
+        When applied, if the ids are no integers.
+    ValueError
+        When run, if there is no such row. JAX, MLX and PyTorch do not raise.
+
+    Examples
+    --------
+    >>> import pytensor.tensor as pt
+    >>> from ptml.labels import CheckIds
+    >>> CheckIds("tokens (Embedding)").message.format(4, 4, 3)
+    'tokens (Embedding): there is no row 4 in its table of 4, whose rows are numbered 0 to 3.'
+    """
+
+    def __init__(self, loss: str, ignore: int | None = None) -> None:
+        super().__init__(loss, ignore)
+        self.message = _NO_ROW.format(loss=loss.replace("{", "{{").replace("}", "}}"))
 
 
 class CheckProbabilities(_Check):

@@ -7,10 +7,39 @@ from typing import Any, overload
 
 from ptml.layer import Layer
 
-__all__ = ["Sequential"]
+__all__ = ["Sequential", "layers_of", "one_after_the_other"]
 
-NOT_A_LAYER = "Sequential takes layers; its argument {position} is {given}. {remedy}"
-NO_LAYERS = "Sequential takes one layer or more; got none."
+NOT_A_LAYER = "{cls} takes layers; its argument {position} is {given}. {remedy}"
+NO_LAYERS = "{cls} takes one layer or more; got none."
+
+
+def layers_of(cls: type, given: Sequence[Any]) -> Sequence[Layer]:
+    """Check the positional arguments of a container.
+
+    Raises
+    ------
+    TypeError
+        If one is no layer.
+    ValueError
+        If there are none.
+    """
+    for position, layer in enumerate(given):
+        if not isinstance(layer, Layer):
+            remedy = _remedy(cls.__name__, layer, given)
+            raise TypeError(
+                NOT_A_LAYER.format(cls=cls.__name__, position=position, given=repr(layer), remedy=remedy)
+            )
+    if not given:
+        raise ValueError(NO_LAYERS.format(cls=cls.__name__))
+    return given
+
+
+def one_after_the_other(layers: Sequence[Layer], inputs: Sequence[Any]) -> Any:
+    """Apply each layer to what the one before gave."""
+    for layer in layers:
+        outputs = layer(*inputs)
+        inputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    return outputs
 
 
 class Sequential(Layer):
@@ -56,20 +85,11 @@ class Sequential(Layer):
     def __init__(self, *args: Layer, layers: Sequence[Layer] | None = None, name: str | None = None) -> None:
         # `layers=` is how attrs.evolve and copy.replace spell the arguments.
         given = args if layers is None else (*args, *layers)
-        for position, layer in enumerate(given):
-            if not isinstance(layer, Layer):
-                raise TypeError(
-                    NOT_A_LAYER.format(position=position, given=repr(layer), remedy=_remedy(layer, given))
-                )
-        if not given:
-            raise ValueError(NO_LAYERS)
+        layers_of(type(self), given)
         self.__attrs_init__(name=name, layers=given)  # type: ignore[attr-defined]
 
     def build(self, *inputs: Any) -> Any:
-        for layer in self.layers:
-            outputs = layer(*inputs)
-            inputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        return outputs
+        return one_after_the_other(self.layers, inputs)
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -87,11 +107,11 @@ class Sequential(Layer):
         return self.layers[index]
 
 
-def _remedy(given: Any, arguments: Sequence[Any]) -> str:
+def _remedy(cls: str, given: Any, arguments: Sequence[Any]) -> str:
     if isinstance(given, str):
         return f"Its name goes by keyword: name={given!r}."
     if isinstance(given, list | tuple) and len(arguments) == 1:
-        return "Write Sequential(*layers)."
+        return f"Write {cls}(*layers)."
     if isinstance(given, type) and issubclass(given, Layer):
         return f"Write {given.__name__}()."
-    return "Wrap a function in a Layer whose build(self, X) calls it."
+    return "Wrap a function: Lambda(function)."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -12,7 +13,7 @@ from ptml.checks import check_axis, check_same_size
 from ptml.layer import Layer
 from ptml.validate import an_axis, axes_or_none, described
 
-__all__ = ["Concatenate", "Flatten", "Squeeze"]
+__all__ = ["Concatenate", "Flatten", "Squeeze", "joined"]
 
 NO_SUCH_AXIS = "{who} has {argument}={axis}; got a tensor of {ndim} axes, {shape}."
 NOTHING_TO_CONCATENATE = "{who} takes one tensor or more; got none."
@@ -102,6 +103,23 @@ class Squeeze(Layer):
         return pt.squeeze(X, axis=tuple(axes))
 
 
+def joined(layer: Layer, inputs: Sequence[TensorVariable], axis: int) -> TensorVariable:
+    """Join tensors that differ along an axis alone, which is checked in the name of a layer."""
+    who = described(layer)
+    if not inputs:
+        raise ValueError(NOTHING_TO_CONCATENATE.format(who=who))
+    shapes = [X.type.shape for X in inputs]
+    if len({len(shape) for shape in shapes}) > 1:
+        raise ValueError(DIFFERENT_NDIM.format(who=who, shapes=", ".join(map(str, shapes))))
+    axis = _positive_axis(layer, "axis", axis, inputs[0])
+    wants = f"tensors that differ along axis {axis} alone"
+    first, *rest = inputs
+    for other in range(first.type.ndim):
+        if other != axis:
+            rest = [check_same_size(layer, X, first, axis=other, wants=wants) for X in rest]
+    return pt.concatenate([first, *rest], axis=axis)
+
+
 class Concatenate(Layer):
     """Join tensors along an axis; called on several.
 
@@ -127,16 +145,4 @@ class Concatenate(Layer):
     axis: int = attrs.field(default=-1, validator=an_axis)
 
     def build(self, *inputs: TensorVariable) -> TensorVariable:
-        who = described(self)
-        if not inputs:
-            raise ValueError(NOTHING_TO_CONCATENATE.format(who=who))
-        shapes = [X.type.shape for X in inputs]
-        if len({len(shape) for shape in shapes}) > 1:
-            raise ValueError(DIFFERENT_NDIM.format(who=who, shapes=", ".join(map(str, shapes))))
-        axis = _positive_axis(self, "axis", self.axis, inputs[0])
-        wants = f"tensors that differ along axis {axis} alone"
-        first, *rest = inputs
-        for other in range(first.type.ndim):
-            if other != axis:
-                rest = [check_same_size(self, X, first, axis=other, wants=wants) for X in rest]
-        return pt.concatenate([first, *rest], axis=axis)
+        return joined(self, inputs, self.axis)

@@ -37,7 +37,7 @@ from ptml.layer import DefaultName, Layer, LayerGradient, LayerOp
 from ptml.loss.softmax import Surprisal
 from ptml_state.strictjson import short
 
-__all__ = ["FrozenCall", "FrozenLayer"]
+__all__ = ["FrozenCall"]
 
 OWN_GRADIENT = (
     "{op} has a gradient of its own, made by Python code, which no text can hold. Give the gradient as an "

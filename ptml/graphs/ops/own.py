@@ -26,7 +26,7 @@ register_op(
 )
 _LABELS = {"loss": TEXT, "ignore": optional(INTEGER)}
 register_op(labels.CheckLabels, "ptml.CheckLabels", fields=_LABELS)
-register_op(labels.CheckIds, "ptml.CheckIds", fields={**_LABELS, "what": TEXT})
+register_op(labels.CheckIds, "ptml.CheckIds", fields=_LABELS)
 register_op(labels.CheckProbabilities, "ptml.CheckProbabilities", fields={"loss": TEXT, "predicted": FLAG})
 register_op(labels.CheckShape, "ptml.CheckShape", fields={"loss": TEXT, "labels": FLAG})
 

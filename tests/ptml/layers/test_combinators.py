@@ -153,7 +153,7 @@ def test_a_printed_graph_shows_the_architecture():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((ReLU(), pt.tanh), r"argument 1 is .*Wrap a function in a Layer whose build\(self, X\) calls it"),
+        ((ReLU(), pt.tanh), r"argument 1 is .*Wrap a function: Lambda\(function\)\."),
         ((ReLU,), r"argument 0 is <class 'ptml.activations.ReLU'>\. Write ReLU\(\)"),
         (([ReLU(), Tanh()],), r"argument 0 is \[ReLU\(\), Tanh\(\)\]\. Write Sequential\(\*layers\)"),
         (("net", ReLU()), r"argument 0 is 'net'\. Its name goes by keyword: name='net'"),
