@@ -1,5 +1,6 @@
 """Threads of the plan: the same numbers with any number of them, and nobody waits for ever."""
 
+import contextlib
 import multiprocessing
 import os
 import re
@@ -226,6 +227,15 @@ def child(f, a, wanted, answer):
     answer.put(bool(np.array_equal(f(a), wanted)))
 
 
+@contextlib.contextmanager
+def forking():
+    """Let be what Python and JAX say of forks in a process where other tests' libraries have threads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+        yield
+
+
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_a_forked_child_starts_workers_of_its_own(n):
     f, a = compiled([x], pt.tanh(x) @ x.T), array(600, 700)
@@ -233,9 +243,7 @@ def test_a_forked_child_starts_workers_of_its_own(n):
     wanted = f(a)
     context = multiprocessing.get_context("fork")
     answer = context.SimpleQueue()
-    with warnings.catch_warnings():
-        # Other libraries of the tests have threads, of which Python warns.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with forking():
         process = context.Process(target=child, args=(f, a, wanted, answer))
         process.start()
     process.join(60)
@@ -261,8 +269,7 @@ def test_forking_while_another_thread_computes_leaves_both_able_to_go_on():
     answer = context.SimpleQueue()
     try:
         for _ in range(4):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)
+            with forking():
                 process = context.Process(target=child, args=(f, a, wanted, answer))
                 process.start()
             process.join(60)
