@@ -14,10 +14,11 @@ from pytensor.compile.mode import Mode
 from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.basic import Apply, Variable
 from pytensor.link.pytorch.linker import PytorchLinker
-from pytensor.scalar.basic import EQ
+from pytensor.scalar.basic import EQ, GE, GT, LE, LT, Pow
 from pytensor.tensor.elemwise import Elemwise
 
 from ptml.backends.everywhere import LAST, everywhere
+from ptml.backends.pytorch.power import TorchPow
 
 __all__ = ["PYTORCH", "ConstantKeepingLinker"]
 
@@ -61,9 +62,31 @@ def _compared(node: Apply) -> list[Variable]:
     return [pt.switch(pt.neq(*node.inputs), np.False_, np.True_)]
 
 
+def _orders_unsigned(node: Apply) -> bool:
+    unsigned = ("uint16", "uint32")
+    return isinstance(node.op.scalar_op, LT | LE | GT | GE) and any(
+        v.type.dtype in unsigned for v in node.inputs
+    )
+
+
+def _as_signed(node: Apply) -> list[Variable]:
+    return [node.op(*(pt.cast(v, "int64") for v in node.inputs))]
+
+
+def _is_a_power(node: Apply) -> bool:
+    return type(node.op.scalar_op) is Pow
+
+
+def _as_torchs_power(node: Apply) -> list[Variable]:
+    return [Elemwise(TorchPow(node.op.scalar_op.output_types_preference))(*node.inputs)]
+
+
 # PyTensor compiles a nested graph by itself, where its constants are out of reach; it converts equality to
-# torch.equal, which says in one bool whether two tensors are equal altogether.
+# torch.equal, which says in one bool whether two tensors are equal altogether, and looks for a torch.power.
+# Torch orders no unsigned numbers but bytes.
 PYTORCH: Mode = Mode(ConstantKeepingLinker(), PYTENSOR_PYTORCH.provided_optimizer).register(
     (everywhere(OpFromGraph, _is_converted_by_its_graph, inline_ofg_node), LAST),
     (everywhere(Elemwise, _compares, _compared), LAST + 1),
+    (everywhere(Elemwise, _orders_unsigned, _as_signed), LAST + 2),
+    (everywhere(Elemwise, _is_a_power, _as_torchs_power), LAST + 3),
 )
