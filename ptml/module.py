@@ -15,6 +15,17 @@ __all__ = ["Module", "ModuleChangedError"]
 LONGEST_LINE = 88
 
 NO_SUCH_ARGUMENT = "{cls} has no argument {name!r}.{hint} Its arguments are {arguments}."
+#: How PyTorch and Keras call what has another name here, where that is not near enough to be guessed.
+ELSEWHERE = {
+    "lr": "learning_rate",
+    "eps": "epsilon",
+    "in_features": "n_in",
+    "out_features": "n_out",
+    "units": "n_out",
+    "num_features": "n_in",
+    "rate": "p",
+    "padding_idx": "padding",
+}
 CHANGED = "A {cls} never changes. Make another one: new = copy.replace(old, {name}=...)."
 DECORATED = (
     "{cls} takes {names} by position. A subclass of {base} takes its fields by keyword: leave the decorator "
@@ -124,7 +135,8 @@ class Module:
         known = {f.alias for f in attrs.fields(cls) if f.init}
         for name in kwargs:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
+                meant = ELSEWHERE.get(name)
+                near = [meant] if meant in known else difflib.get_close_matches(name, known, n=1)
                 hint = f" Did you mean {near[0]!r}?" if near else ""
                 raise TypeError(
                     NO_SUCH_ARGUMENT.format(

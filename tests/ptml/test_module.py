@@ -207,3 +207,18 @@ def test_what_hangs_on_a_module_besides_its_fields_is_not_copied():
     ):
         assert again == layer
         assert again.W is not handle
+
+
+@pytest.mark.parametrize(
+    ("make", "ours"),
+    [
+        (lambda: ptml.optim.adam(lr=1e-3), "learning_rate"),
+        (lambda: ptml.optim.adam(eps=1e-6), "epsilon"),
+        (lambda: ptml.layers.Linear(in_features=2, n_out=3), "n_in"),
+        (lambda: ptml.layers.Linear(n_in=2, units=3), "n_out"),
+        (lambda: ptml.layers.Dropout(rate=0.1), "p"),
+    ],
+)
+def test_a_name_from_another_library_is_told_ours(make, ours):
+    with pytest.raises(TypeError, match=f"Did you mean '{ours}'"):
+        make()
