@@ -24,7 +24,20 @@ __all__ = ["AlphaDropout", "DropPath", "Dropout", "SpatialDropout"]
 a_probability = real(lambda p: 0 <= p < 1, "a probability in [0, 1)")
 
 
-def _scaled(layer: Any, X: TensorVariable, axes: Sequence[int] | None = None) -> TensorVariable:
+class _Drops(Layer):
+    """What every kind of dropout has: a probability, and a generator where it is not 0."""
+
+    p: float = attrs.field(default=0.5, validator=a_probability)
+
+    n_inputs = 1
+
+    @slot
+    def key(self) -> Any:
+        """The generator of the masks; None where nothing is dropped."""
+        return generator() if self.p > 0 else None
+
+
+def _scaled(layer: _Drops, X: TensorVariable, axes: Sequence[int] | None = None) -> TensorVariable:
     """Drop what has one index along some axes (along all, unless they are given) together."""
     if layer.key is None:
         return X
@@ -38,7 +51,7 @@ def _scaled(layer: Any, X: TensorVariable, axes: Sequence[int] | None = None) ->
     return in_training(pt.switch(kept, X * scale, np.zeros((), X.type.dtype)), X)
 
 
-class Dropout(Layer):
+class Dropout(_Drops):
     """Replace elements by zero at random in training, and scale the others up so that the mean is kept.
 
     In prediction the input is given back. Each call of a program, and each application in a graph, draws a
@@ -70,21 +83,12 @@ class Dropout(Layer):
     Dropout('drop', p=0.1)
     """
 
-    p: float = attrs.field(default=0.5, validator=a_probability)
-
-    n_inputs = 1
-
-    @slot
-    def key(self) -> Any:
-        """The generator of the masks; None where nothing is dropped."""
-        return generator() if self.p > 0 else None
-
     def build(self, X: TensorVariable) -> TensorVariable:
         check_floating(self, X)
         return _scaled(self, X)
 
 
-class SpatialDropout(Layer):
+class SpatialDropout(_Drops):
     """Drop whole channels at random in training, for X of shape ``(batch, ..., channels)``.
 
     A channel of an example is dropped at all its positions, or scaled up at all of them so that the mean is
@@ -119,22 +123,13 @@ class SpatialDropout(Layer):
     [(0.0, 0.0, 0.0, 0.0), (2.0, 2.0, 2.0, 2.0)]
     """
 
-    p: float = attrs.field(default=0.5, validator=a_probability)
-
-    n_inputs = 1
-
-    @slot
-    def key(self) -> Any:
-        """The generator of the masks; None where nothing is dropped."""
-        return generator() if self.p > 0 else None
-
     def build(self, X: TensorVariable) -> TensorVariable:
         check_floating(self, X)
         check_ndim(self, X, minimum=2, wants="(batch, ..., channels)")
         return _scaled(self, X, (0, X.type.ndim - 1))
 
 
-class DropPath(Layer):
+class DropPath(_Drops):
     """Replace whole examples by zero at random in training: stochastic depth.
 
     It stands at the end of a residual branch, ``Residual(..., DropPath(p=0.1))``, which an example then
@@ -169,22 +164,13 @@ class DropPath(Layer):
     [(0.0, 0.0, 0.0), (2.0, 2.0, 2.0)]
     """
 
-    p: float = attrs.field(default=0.5, validator=a_probability)
-
-    n_inputs = 1
-
-    @slot
-    def key(self) -> Any:
-        """The generator of the masks; None where nothing is dropped."""
-        return generator() if self.p > 0 else None
-
     def build(self, X: TensorVariable) -> TensorVariable:
         check_floating(self, X)
         check_ndim(self, X, minimum=1, wants="(batch, ...)")
         return _scaled(self, X, (0,))
 
 
-class AlphaDropout(Layer):
+class AlphaDropout(_Drops):
     """Drop elements so that mean 0 and variance 1 stay what they are: the dropout for `SELU` networks.
 
     A dropped element becomes the value that SELU gives for very negative inputs, and the whole is then
@@ -219,15 +205,6 @@ class AlphaDropout(Layer):
     >>> bool(abs(Y.mean()) < 0.01), bool(abs(Y.var() - 1) < 0.01)
     (True, True)
     """
-
-    p: float = attrs.field(default=0.5, validator=a_probability)
-
-    n_inputs = 1
-
-    @slot
-    def key(self) -> Any:
-        """The generator of the masks; None where nothing is dropped."""
-        return generator() if self.p > 0 else None
 
     def build(self, X: TensorVariable) -> TensorVariable:
         check_floating(self, X)
