@@ -10,6 +10,7 @@ from pytensor.tensor.elemwise import CAReduce
 from ptml.backends.everywhere import LAST, everywhere, unchecked
 from ptml.backends.jax.linker import DonatingJAXLinker
 from ptml.backends.loops import EndingScan, in_place_of_scans, keeps_a_trace
+from ptml.backends.native import keeping_native
 
 __all__ = ["JAX"]
 
@@ -26,7 +27,7 @@ def _narrowed(node: Apply) -> list[Variable]:
 
 # PyTensor accumulates float32 in float64, and its JAX conversion then gives the result as float64 wherever
 # JAX keeps 64-bit numbers: every cell behind it would change dtype, and be compiled again.
-JAX: Mode = Mode(DonatingJAXLinker(), PYTENSOR_JAX.provided_optimizer).register(
+JAX: Mode = keeping_native(Mode(DonatingJAXLinker(), PYTENSOR_JAX.provided_optimizer), "jax").register(
     (everywhere(CAReduce, _is_wide, _narrowed), LAST),
     (unchecked, LAST + 1),
     (in_place_of_scans(EndingScan, lambda op: op.info.as_while and not keeps_a_trace(op)), LAST + 2),

@@ -11,6 +11,7 @@ from pytensor.link.mlx.linker import MLXLinker
 
 from ptml.backends.everywhere import LAST, unchecked
 from ptml.backends.loops import UnrolledScan, holds_ending_loops, in_place_of_scans
+from ptml.backends.native import keeping_native
 
 __all__ = ["MLX", "EvaluatingMLXLinker"]
 
@@ -39,8 +40,8 @@ class EvaluatingMLXLinker(MLXLinker):
         return call
 
 
-MLX = Mode(
-    EvaluatingMLXLinker(),
-    # A loop keeps no longer a trace than is used.
-    RewriteDatabaseQuery(include=["fast_run", "mlx", "scan_save_mem_no_prealloc"], exclude=["fusion"]),
-).register((unchecked, LAST), (in_place_of_scans(UnrolledScan, lambda op: True), LAST + 1))
+# A loop keeps no longer a trace than is used.
+_QUERY = RewriteDatabaseQuery(include=["fast_run", "mlx", "scan_save_mem_no_prealloc"], exclude=["fusion"])
+MLX: Mode = keeping_native(Mode(EvaluatingMLXLinker(), _QUERY), "mlx").register(
+    (unchecked, LAST), (in_place_of_scans(UnrolledScan, lambda op: True), LAST + 1)
+)

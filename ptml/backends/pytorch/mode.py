@@ -18,6 +18,7 @@ from pytensor.scalar.basic import EQ, GE, GT, LE, LT, Pow
 from pytensor.tensor.elemwise import Elemwise
 
 from ptml.backends.everywhere import LAST, everywhere
+from ptml.backends.native import keeping_native
 from ptml.backends.pytorch.power import TorchPow
 
 __all__ = ["PYTORCH", "ConstantKeepingLinker"]
@@ -84,7 +85,9 @@ def _as_torchs_power(node: Apply) -> list[Variable]:
 # PyTensor compiles a nested graph by itself, where its constants are out of reach; it converts equality to
 # torch.equal, which says in one bool whether two tensors are equal altogether, and looks for a torch.power.
 # Torch orders no unsigned numbers but bytes.
-PYTORCH: Mode = Mode(ConstantKeepingLinker(), PYTENSOR_PYTORCH.provided_optimizer).register(
+PYTORCH: Mode = keeping_native(
+    Mode(ConstantKeepingLinker(), PYTENSOR_PYTORCH.provided_optimizer), "pytorch"
+).register(
     (everywhere(OpFromGraph, _is_converted_by_its_graph, inline_ofg_node), LAST),
     (everywhere(Elemwise, _compares, _compared), LAST + 1),
     (everywhere(Elemwise, _orders_unsigned, _as_signed), LAST + 2),

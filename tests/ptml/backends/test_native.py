@@ -1,102 +1,77 @@
-"""LLVM modules as machine code: compiled, kept as bytes, loaded again."""
+"""Kernels that a backend has itself for fused ops: used where they take a node, and nowhere else."""
 
-import ctypes
-import subprocess
-import sys
-import threading
+from __future__ import annotations
 
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
 import pytest
+from pytensor.graph.traversal import apply_ancestors
+from pytensor.scan.op import Scan
 
-from ptml.backends.numba.native import compile_module, load_object, optimised_ir, target_description
-
-TWICE = "define i32 @twice(i32 %x) { %y = add i32 %x, %x\n ret i32 %y }"
-INTEGER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)
-
-
-@pytest.mark.parametrize("optimise", [True, False])
-def test_a_compiled_function_runs(optimise):
-    code = compile_module(TWICE, optimise=optimise)
-    assert INTEGER(code.address("twice"))(21) == 42
+import ptml
+from ptml.backends.modes import backend_for
+from ptml.backends.native import native
+from ptml.fused import Fused
 
 
-def test_an_object_file_runs_in_another_process(tmp_path):
-    path = tmp_path / "twice.o"
-    path.write_bytes(compile_module(TWICE).object_bytes)
-    script = (
-        "import ctypes, pathlib, sys\n"
-        "from ptml.backends.numba.native import load_object\n"
-        "code = load_object(pathlib.Path(sys.argv[1]).read_bytes())\n"
-        "sys.exit(ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(code.address('twice'))(21) - 42)\n"
+class Doubled(Fused):
+    """Twice a vector or a matrix; the kernels of these tests take vectors, and give away that they ran."""
+
+    def build(self, x):
+        return [x + x]
+
+
+class Tripled(Fused):
+    """Three times a number, for which no backend has a kernel."""
+
+    def build(self, x):
+        return [Doubled()(x) + x]
+
+
+def _takes_vectors(node):
+    return node.inputs[0].type.ndim == 1
+
+
+def _by_kernel(op, node, **kwargs):
+    return lambda x: x + x + 1000
+
+
+@pytest.fixture
+def with_kernel(backend):
+    native(backend, Doubled, takes=_takes_vectors)(_by_kernel)
+    return backend
+
+
+@pytest.mark.backends("jax", "mlx", "pytorch")
+def test_a_kernel_runs_where_it_takes_a_node_and_the_graph_elsewhere(with_kernel):
+    x, y = pt.vector("x", dtype="float32"), pt.matrix("y", dtype="float32")
+    run = ptml.function([x, y], [Doubled()(x), Doubled()(y)], backend=with_kernel)
+    of_vector, of_matrix = run(np.ones(2, "float32"), np.ones((2, 2), "float32"))
+    np.testing.assert_array_equal(of_vector, np.full(2, 1002.0))
+    np.testing.assert_array_equal(of_matrix, np.full((2, 2), 2.0))
+
+
+@pytest.mark.backends("jax", "mlx", "pytorch")
+def test_an_op_in_the_graph_of_another_has_its_kernel(with_kernel):
+    x = pt.vector("x", dtype="float32")
+    run = ptml.function([x], [Tripled()(x)], backend=with_kernel)
+    np.testing.assert_array_equal(run(np.ones(3, "float32"))[0], np.full(3, 1003.0))
+
+
+@pytest.mark.backends("jax", "mlx")
+def test_a_kernel_runs_in_loops(with_kernel):
+    x = pt.matrix("x", shape=(3, 2), dtype="float32")
+    total = ptml.scan(
+        lambda row, so_far: so_far + Doubled()(row), sequences=x, outputs_info=pt.zeros(2, dtype="float32")
     )
-    subprocess.run([sys.executable, "-c", script, str(path)], check=True)
+    run = ptml.function([x], [total[-1]], backend=with_kernel)
+    np.testing.assert_array_equal(run(np.ones((3, 2), "float32"))[0], np.full(2, 3006.0))
 
 
-def test_functions_of_one_name_in_two_modules_are_two():
-    first, second = compile_module(TWICE), compile_module(TWICE.replace("add", "mul"))
-    assert INTEGER(first.address("twice"))(5) == 10
-    assert INTEGER(second.address("twice"))(5) == 25
-
-
-def test_many_threads_may_compile_at_once():
-    results = []
-
-    def work(factor):
-        for _ in range(5):
-            code = compile_module(f"define i32 @f(i32 %x) {{ %y = mul i32 %x, {factor}\n ret i32 %y }}")
-            results.append(INTEGER(code.address("f"))(3) == 3 * factor)
-
-    threads = [threading.Thread(target=work, args=(factor,)) for factor in range(2, 7)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 25
-    assert all(results)
-
-
-def test_a_declared_symbol_is_found_in_the_process():
-    code = compile_module(
-        "declare double @cbrt(double)\n"
-        "define double @f(double %x) { %y = call double @cbrt(double %x)\n ret double %y }"
-    )
-    assert ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(code.address("f"))(27.0) == pytest.approx(3.0)
-
-
-def test_several_addresses_come_in_their_order():
-    code = compile_module(TWICE + "\n" + TWICE.replace("twice", "again"))
-    assert code.addresses(["again", "twice"]) == [code.address("again"), code.address("twice")]
-
-
-def test_a_function_that_is_not_there_is_named():
-    with pytest.raises(KeyError, match="no function 'thrice'"):
-        compile_module(TWICE).address("thrice")
-
-
-def test_a_symbol_that_is_nowhere_fails_by_the_name_of_its_user():
-    code = compile_module(
-        "declare i32 @nowhere(i32)\ndefine i32 @f() { %y = call i32 @nowhere(i32 1)\n ret i32 %y }"
-    )
-    with pytest.raises(KeyError, match="no function 'f' that can be linked"):
-        code.address("f")
-
-
-def test_text_that_is_no_module_is_refused_with_llvms_reason():
-    with pytest.raises(RuntimeError, match="expected type"):
-        compile_module("define foo")
-
-
-@pytest.mark.parametrize("data", [b"", b"no object file at all", b"\x7fELF" + bytes(100)])
-def test_bytes_that_are_no_object_file_are_refused(data):
-    with pytest.raises(ValueError, match=f"these {len(data)} bytes are no object file"):
-        load_object(data)
-
-
-def test_the_passes_inline_and_simplify():
-    text = "define i32 @f(i32 %x) { %y = mul i32 %x, 0\n ret i32 %y }"
-    assert "mul" not in optimised_ir(text)
-
-
-def test_the_description_names_processor_and_versions():
-    description = target_description()
-    assert "LLVM" in description
-    assert "llvmlite" in description
+def test_the_plan_and_pytensors_modes_have_no_part_in_it():
+    x = pt.vector("x")
+    for mode in (backend_for("numba").mode, "CVM", "NUMBA"):
+        run = pytensor.function([x], Doubled()(x), mode=mode)
+        np.testing.assert_array_equal(run([1.0, 2.0]), [2.0, 4.0])
+        assert not any(isinstance(n.op, Fused | Scan) for n in apply_ancestors(run.maker.fgraph.outputs))
