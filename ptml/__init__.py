@@ -1,6 +1,6 @@
 """Deep learning on PyTensor with immutable layers, and all state in one explicit tree."""
 
-from ptml import activations, data, initializers, layers, loss, optim, random, surgery
+from ptml import activations, data, initializers, layers, loss, metrics, optim, random, surgery
 from ptml.compile import Program, Timings, compile_predict, function, scan
 from ptml.config import ConfigError, from_config, load_network, register, save_network, to_config
 from ptml.data import DataLoader
@@ -11,6 +11,7 @@ from ptml.module import Module
 from ptml.network import replace, select, walk
 from ptml.start import init, slots
 from ptml.threads import get_threads, set_threads
+from ptml.training import compile_evaluate, fit
 
 __version__ = "0.1.0"
 
@@ -23,8 +24,10 @@ __all__ = [
     "Timings",
     "activations",
     "advance",
+    "compile_evaluate",
     "compile_predict",
     "data",
+    "fit",
     "from_config",
     "function",
     "generator",
@@ -35,6 +38,7 @@ __all__ = [
     "layers",
     "load_network",
     "loss",
+    "metrics",
     "optim",
     "parameter",
     "random",

@@ -183,6 +183,7 @@ def build(
     options: dict[str, Any],
     training: bool = True,
     structure: Callable[[list[Any]], Any] | None = None,
+    rates_set_by_data: tuple[str, ...] = (),
 ) -> Program:
     """Compile; see :func:`function` for what the arguments mean.
 
@@ -194,6 +195,8 @@ def build(
         Whether to compile for training or prediction.
     structure : callable, optional
         What to make of the list of results.
+    rates_set_by_data : tuple of str
+        The rules of a training step whose learning rate depends on the batch.
     """
     start = time.perf_counter()
     target = backend_for(backend, options.get("mode"))
@@ -245,6 +248,7 @@ def build(
         function=compiled,
         backend=target,
         timings=Timings(compile=time.perf_counter() - start),
+        rates_set_by_data=rates_set_by_data,
         placed=tuple(placed),
         threaded=threaded,
         verdicts=tuple(verdicts),

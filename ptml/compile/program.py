@@ -90,6 +90,9 @@ class Program:
         The compiled function: profile it, print it.
     backend : Backend
     timings : Timings
+    rates_set_by_data : tuple of str
+        The rules of a training step whose learning rate depends on the batch: on its size, where a schedule's
+        horizon does.
 
     Examples
     --------
@@ -109,6 +112,7 @@ class Program:
     function: Function
     backend: Backend
     timings: Timings
+    rates_set_by_data: tuple[str, ...]
     _placed: tuple[Placed, ...]
     _threaded: Threaded
     _verdicts: tuple[Verdict, ...]

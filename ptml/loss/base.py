@@ -141,13 +141,13 @@ class Loss(Module):
 
 
 def same_shape(
-    loss: Loss, prediction: TensorVariable, target: TensorVariable, *, labels: bool = False, hint: str = ""
+    loss: Module, prediction: TensorVariable, target: TensorVariable, *, labels: bool = False, hint: str = ""
 ) -> TensorVariable:
     """Give a target back, checked to have the prediction's shape: now where both are known, else at run time.
 
     Parameters
     ----------
-    loss : Loss
+    loss : Loss or Metric
         What the error names.
     prediction, target : tensor
         The two. An axis of length 1 agrees with no other length: nothing is broadcast by accident.

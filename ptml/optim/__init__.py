@@ -28,6 +28,7 @@ from ptml.optim.guards import (
 from ptml.optim.hyperparameters import LearningRate, Rate, to_floatx
 from ptml.optim.masks import MaskedParameter
 from ptml.optim.noise import AddNoise, add_noise
+from ptml.optim.norms import global_norm
 from ptml.optim.ownership import ReusesState, counter, reuses_state, scalar_state, state_for
 from ptml.optim.policies import ReduceOnPlateau, reduce_on_plateau
 from ptml.optim.rules.adadelta import Adadelta, adadelta, adadelta_updates
@@ -172,6 +173,7 @@ __all__ = [
     "ema",
     "exponential_schedule",
     "freeze",
+    "global_norm",
     "get_gradients",
     "inverse_sqrt",
     "join_schedules",

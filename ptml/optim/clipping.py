@@ -6,7 +6,6 @@ itself becomes NaN: clipping bounds a batch that is large, and cannot rescue one
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from ptml.optim.hyperparameters import Rate, as_scalar, checked, number, positive, working_dtype
 from ptml.optim.masks import a_mask, masked
+from ptml.optim.norms import relative_norm
 from ptml.optim.transform import Transform
 from ptml.optim.updates import Updates
 from ptml_state import SlotVariable
@@ -43,10 +43,6 @@ BAD_COMPUTED_BOUNDS = (
 _a_norm = number(lambda value: value > 0, "a positive number")
 
 
-def _joined(reduced: Sequence[TensorVariable], join: Any) -> TensorVariable:
-    return reduced[0] if len(reduced) == 1 else join(pt.stack(reduced))
-
-
 def _within_norm(
     amounts: Sequence[TensorVariable], bound: TensorVariable, axes: tuple[int, ...] | None = None
 ) -> list[TensorVariable]:
@@ -61,18 +57,9 @@ def _within_norm(
     axes : tuple of int, optional
         What one norm is taken over, of a single tensor; everything unless given.
     """
-    dtype, kept = amounts[0].dtype, axes is not None
-    one = as_scalar(1.0, dtype)
-    largest = _joined([pt.max(pt.abs(amount), axis=axes, keepdims=kept) for amount in amounts], pt.max)
-    finite = pt.lt(largest, math.inf)
-    unit = pt.switch(pt.gt(largest, 0) & finite, largest, one)
-    # The switch also keeps rewrites from joining the unit with the norm into a product that overflows.
-    relative = [pt.switch(finite, amount / unit, amount) for amount in amounts]
-    squares = [pt.sum(pt.sqr(amount), axis=axes, keepdims=kept) for amount in relative]
-    # By default PyTensor would add float32 up in float64, which JAX has only where it is told to.
-    norm = pt.sqrt(_joined(squares, lambda parts: pt.sum(parts, acc_dtype=dtype)))
+    norm, unit, relative = relative_norm(amounts, axes)
     within = pt.le(norm, bound / unit)
-    factor = bound / pt.switch(within, one, norm)
+    factor = bound / pt.switch(within, as_scalar(1.0, amounts[0].dtype), norm)
     return [pt.switch(within, amount, part * factor) for amount, part in zip(amounts, relative, strict=True)]
 
 

@@ -21,6 +21,7 @@ from pytensor.tensor.type import discrete_dtypes
 from pytensor.tensor.variable import TensorVariable
 
 from ptml.module import Module
+from ptml.optim.rates import note_rate
 from ptml_state import SlotVariable
 
 __all__ = [
@@ -197,7 +198,10 @@ def checked_rate(module: Module, count: TensorVariable | None, argument: str = "
     """
     rate = getattr(module, argument)
     value = rate_at(rate, count)
-    return value if isinstance(rate, Module) else _checked(module, argument, value)
+    value = value if isinstance(rate, Module) else _checked(module, argument, value)
+    if argument == "learning_rate":
+        note_rate(module, value)
+    return value
 
 
 def whole_count(module: Any, field: attrs.Attribute, value: Any, least: int = 1) -> None:

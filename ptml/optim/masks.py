@@ -75,7 +75,7 @@ class MaskedParameter:
     @property
     def kind(self) -> type | None:
         """The class of the layer that declares it."""
-        return None if self.value.slot.owner is None else type(self.value.slot.owner)
+        return None if self.value.slot.declarer is None else type(self.value.slot.declarer)
 
     @property
     def owner(self) -> str | None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import attrs
 from pytensor.graph.basic import Variable
 
 from ptml.compile.collector import collector_paused
 from ptml.compile.function import build
 from ptml.compile.program import Program
 from ptml.optim.masks import building_for
+from ptml.optim.observing import observations
+from ptml.optim.rates import noting_rates, set_by_data
 from ptml.optim.transform import take_step
 from ptml.optim.updates import as_parameters
 from ptml.start import slots
@@ -37,7 +40,8 @@ def compile_train(
     *,
     parameters: Iterable[SlotVariable] | None = None,
     inputs: Sequence[Any] | None = None,
-    extra_outputs: Sequence[Variable] | None = None,
+    extra_outputs: Sequence[Variable] | Mapping[str, Variable] | None = None,
+    observe: Sequence[str] = (),
     extra_updates: Any = None,
     state: State | Store | Program | None = None,
     seed: int | None = None,
@@ -57,8 +61,12 @@ def compile_train(
         What to move; every parameter that the loss depends on unless given.
     inputs : sequence of Variable or In, optional
         What a call takes; the roots of loss and rule in the order in which they were made, unless given.
-    extra_outputs : sequence of tensors, optional
+    extra_outputs : sequence of tensors, or mapping of tensors by name, optional
         What a call gives after the loss. They observe: no statistic or clock moves because of them.
+    observe : sequence of {"learning_rate", "gradient_norm", "update_norm"}, optional
+        What a call tells besides, by name: the rate that the step was made with, and the L2 norms of the
+        loss's gradient and of the step, over all parameters. Of several rules, ``learning_rate/adam`` and so
+        on.
     extra_updates : mapping or pairs, optional
         Further new values, of slots by handle or of shared variables.
     state : State, Store or Program, optional
@@ -74,15 +82,16 @@ def compile_train(
     Returns
     -------
     Program
-        A call gives the loss, computed before the step, alone or as ``(loss, *extra_outputs)``.
+        A call gives the loss, computed before the step, alone or as ``(loss, *extra_outputs)``. What has a
+        name comes last, in a dict: ``(loss, {"learning_rate": ..., ...})``.
 
     Raises
     ------
     TypeError
         If the loss is no tensor, or an update has another type than what it writes.
     ValueError
-        If the loss is no scalar or depends on no parameters, if two pieces of state have one address, or if
-        the state belongs to another network.
+        If the loss is no scalar or depends on no parameters, if two pieces of state have one address, if
+        the state belongs to another network, or if something is to be observed that there is not.
 
     Examples
     --------
@@ -104,25 +113,40 @@ def compile_train(
         raise TypeError(NOT_A_RULE.format(rule=rule.__name__ if isinstance(rule, type) else repr(rule)))
     if isinstance(extra_outputs, Variable):
         raise TypeError(NOT_A_SEQUENCE.format(given=extra_outputs))
-    extra_outputs = list(extra_outputs or ())
+    named = dict(extra_outputs) if isinstance(extra_outputs, Mapping) else {}
+    listed = [] if isinstance(extra_outputs, Mapping) else list(extra_outputs or ())
     handles = slots(loss, Role.PARAMETER) if parameters is None else as_parameters(parameters)
     if not handles and parameters is None:
         raise ValueError(NO_PARAMETERS)
     further = list(extra_updates.items() if isinstance(extra_updates, Mapping) else extra_updates or ())
-    with building_for([loss, *extra_outputs, *(new for _, new in further)], handles):
+    graphs = [loss, *listed, *named.values(), *(new for _, new in further)]
+    with building_for(graphs, handles), noting_rates() as rates:
         updates = take_step(rule, loss, handles)
+    noted = list(rates.values())
+    named |= observations(observe, loss, handles, updates, noted)
     return build(
         inputs,
         [loss],
-        observed=extra_outputs,
+        observed=[*listed, *named.values()],
         updates=[*updates.items(), *further],
         state=state,
         seed=seed,
         backend=backend,
         options=dict(compile_kwargs or {}),
-        structure=tuple if extra_outputs else _loss,
+        structure=_Results(len(listed), tuple(named)),
+        rates_set_by_data=set_by_data(noted),
     )
 
 
-def _loss(results: list[Any]) -> Any:
-    return results[0]
+@attrs.frozen
+class _Results:
+    """What a call gives: the loss, so many further results, and those that have names."""
+
+    n_listed: int
+    names: tuple[str, ...]
+
+    def __call__(self, results: list[Any]) -> Any:
+        if not self.names:
+            return tuple(results) if self.n_listed else results[0]
+        n = 1 + self.n_listed
+        return (*results[:n], dict(zip(self.names, results[n:], strict=True)))
