@@ -378,7 +378,17 @@ class FoldIn(Keyed):
 
 
 @_vectorize_node.register(Keyed)
-def _vectorize_keyed(op: Keyed, node: Apply, *batched: Variable) -> Apply:
+def _vectorize_keyed(op: Keyed, node: Apply, *batched: Variable) -> Apply | list[Variable]:
+    key, *others = batched
+    if key.type.ndim == 2 and key.type.shape[0] is not None:
+        # Each key has a stream of its own, as if it were drawn from alone.
+        def of_member(k: int) -> list[Variable]:
+            return [
+                new[k] if new.type.ndim > old.type.ndim else new
+                for new, old in zip(others, node.inputs[1:], strict=True)
+            ]
+
+        return [pt.stack([op(key[k], *of_member(k)) for k in range(key.type.shape[0])])]
     second = "number" if isinstance(op, Numbered) else "data"
     names = ["key", second, *("shape" for _ in node.inputs[2:])]
     for what, old, new in zip(names, node.inputs, batched, strict=True):

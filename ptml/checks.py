@@ -198,7 +198,9 @@ class SameSize(Op):
         output_storage[0][0] = size_comparer(self)(*inputs)
 
     def infer_shape(self, node: Apply, shapes: Any) -> list[Any]:
-        return [shapes[0]]
+        # The other's size, so that loops over both need not compare the two.
+        size = shapes[1][len(shapes[1]) + self.axis]
+        return [tuple(size if k == len(shapes[0]) + self.axis else s for k, s in enumerate(shapes[0]))]
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
         return [[True], [False]]
@@ -362,15 +364,17 @@ def check_same_size(
     )
 
 
-def check_ndim(layer: Any, X: TensorVariable, *, minimum: int, wants: str) -> None:
-    """Check that a layer's input has at least so many axes.
+def check_ndim(
+    layer: Any, X: TensorVariable, *, minimum: int, maximum: int | None = None, wants: str
+) -> None:
+    """Check that a layer's input has at least so many axes, and no more than a maximum, if one is given.
 
     Raises
     ------
     ValueError
-        If it has fewer.
+        If it has fewer or more.
     """
-    if X.type.ndim < minimum:
+    if X.type.ndim < minimum or (maximum is not None and X.type.ndim > maximum):
         raise ValueError(
             WRONG_NDIM.format(who=described(layer), wants=wants, ndim=X.type.ndim, shape=X.type.shape)
         )

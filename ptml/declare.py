@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -12,7 +13,7 @@ import pytensor
 from ptml.module import Module
 from ptml_state import Role, Slot, SlotVariable
 
-__all__ = ["FreshKey", "generator", "parameter", "slot", "statistic", "sublayer"]
+__all__ = ["FreshKey", "generator", "parameter", "slot", "slot_group", "statistic", "sublayer"]
 
 WANTS_DECLARATION = (
     "{cls}.{name} returned {value!r}. A method under @slot returns parameter(shape, initializer), "
@@ -128,10 +129,82 @@ class slot:
         return vars(module).setdefault(self.name, handle)
 
 
-class sublayer:
-    """Make a method that builds a layer into that layer, built once.
+class slot_group:
+    """Make a method that declares any number of slots into a mapping of their handles, by name.
 
-    The method names what it builds below its own layer: ``Linear(f"{self.name}/query", ...)``.
+    The method gives pairs of a name and a declaration. Where it is a generator, the handles of what it gave
+    before are in the module's `vars` by then, as the group's name, a slash, and their own.
+
+    Examples
+    --------
+    >>> import ptml
+    >>> from ptml.declare import slot_group
+    >>> from ptml.initializers import Ones
+    >>> class Gains(ptml.Layer):
+    ...     n: int
+    ...
+    ...     @slot_group
+    ...     def scales(self):
+    ...         return [(f"scale{k}", ptml.parameter((), Ones())) for k in range(self.n)]
+    ...
+    ...     def build(self, X):
+    ...         return X * sum(self.scales.values())
+    >>> list(ptml.init(Gains("gains", n=2), seed=0))
+    ['gains/scale0', 'gains/scale1']
+    """
+
+    def __init__(self, declare: Callable[[Any], Iterable[tuple[str, Declaration]]]) -> None:
+        self.declare = declare
+        self.__doc__ = declare.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, module: Any, cls: type | None = None) -> Any:
+        if module is None:
+            return self
+        handles = {}
+        for name, declared in self.declare(module):
+            attribute = f"{self.name}/{name}"  # where a handle is found that a graph has brought along
+            dtype = declared.dtype or _float_dtype(module)
+            made = Slot(
+                name,
+                declared.role,
+                dtype,
+                declared.shape,
+                declared.initializer,
+                owner=module,
+                attribute=attribute,
+            )
+            handles[name] = vars(module).setdefault(attribute, made.handle)
+        return vars(module).setdefault(self.name, handles)
+
+
+class sublayer:
+    """Make a method that builds a layer, or a tuple of layers, into what it builds, built once.
+
+    The method names what it builds below its own layer: ``Linear(f"{self.name}/query", ...)``. It may give
+    None, or an empty tuple, where the module has no such layer.
+
+    Examples
+    --------
+    >>> import ptml
+    >>> from ptml.layers import Linear
+    >>> class Deep(ptml.Layer):
+    ...     n: int
+    ...     depth: int = 2
+    ...
+    ...     @ptml.sublayer
+    ...     def layers(self):
+    ...         names = [f"{self.name}/layer{k}" for k in range(self.depth)]
+    ...         return tuple(Linear(name, n_in=self.n, n_out=self.n, bias=False) for name in names)
+    ...
+    ...     def build(self, X):
+    ...         for layer in self.layers:
+    ...             X = layer(X)
+    ...         return X
+    >>> list(ptml.init(Deep("deep", n=3), seed=0))
+    ['deep/layer0/W', 'deep/layer1/W']
     """
 
     def __init__(self, build: Callable[[Any], Any]) -> None:
@@ -145,8 +218,14 @@ class sublayer:
         if module is None:
             return self
         built = self.build(module)
-        if built is not None:
-            vars(built)["_parent"], vars(built)["_attribute"] = module, self.name
+        if isinstance(built, list | tuple):
+            built = tuple(built)
+            parts = {f"{self.name}/{k}": part for k, part in enumerate(built)}
+        else:
+            parts = {self.name: built}
+        for attribute, part in parts.items():
+            if part is not None:
+                vars(part)["_parent"], vars(part)["_attribute"] = module, attribute
         return vars(module).setdefault(self.name, built)
 
 
@@ -164,11 +243,14 @@ def _declared(cls: type, kind: type) -> list[str]:
 
 def own_slots(module: Any) -> list[SlotVariable]:
     """Give the handles that a module itself declares, in the order of its class."""
-    handles = (getattr(module, name) for name in _declared(type(module), slot))
+    handles = [getattr(module, name) for name in _declared(type(module), slot)]
+    for name in _declared(type(module), slot_group):
+        handles += getattr(module, name).values()
     return [handle for handle in handles if handle is not None]
 
 
 def own_sublayers(module: Any) -> list[Any]:
     """Give the layers that a module itself builds, in the order of its class."""
-    layers = (getattr(module, name) for name in _declared(type(module), sublayer))
+    built = (getattr(module, name) for name in _declared(type(module), sublayer))
+    layers = itertools.chain.from_iterable(one if isinstance(one, tuple) else (one,) for one in built)
     return [layer for layer in layers if layer is not None]

@@ -17,10 +17,11 @@ from ptml.bits import Keyed
 from ptml.layer import LayerGradient, LayerOp
 from ptml.marks import Advance, InTraining
 from ptml.network import outermost, walk
+from ptml.recompute import Recomputed
 
 __all__ = ["calls_in", "flatten", "flattened_graph", "is_marked", "outermost_calls", "rewritten_inside"]
 
-MARKS = (Advance, InTraining, Keyed, LayerOp, LayerGradient)
+MARKS = (Advance, InTraining, Keyed, LayerOp, LayerGradient, Recomputed)
 
 
 def is_marked(op: Op) -> bool:

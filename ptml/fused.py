@@ -17,10 +17,11 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.builders import infer_shape
 from pytensor.compile.mode import Mode, optdb
+from pytensor.compile.ops import view_op
 from pytensor.gradient import DisconnectedType, disconnected_type, grad
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply, Variable, clone_get_equiv
 from pytensor.graph.op import Op, io_connection_pattern
-from pytensor.graph.replace import _vectorize_node, clone_replace, vectorize_graph
+from pytensor.graph.replace import _vectorize_node, vectorize_graph
 from pytensor.graph.type import Type
 
 from ptml.backends.everywhere import everywhere
@@ -84,10 +85,8 @@ class Fused(Op):
         stand_ins = _stand_ins(node.inputs)
         found = infer_shape(self.build(*stand_ins), stand_ins, shapes)
         # A shape that is a value, such as that of a draw, is computed from the values themselves.
-        flat = clone_replace(
-            [size for sizes in found for size in sizes], dict(zip(stand_ins, node.inputs, strict=True))
-        )
-        rest = iter(flat)
+        flat = [size for sizes in found for size in sizes]
+        rest = iter(_put_in(flat, stand_ins, node.inputs, [size for sizes in shapes for size in sizes or ()]))
         return [tuple(next(rest) for _ in sizes) for sizes in found]
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
@@ -112,8 +111,10 @@ class Fused(Op):
             One for each output; a disconnected one takes no part.
         """
         stand_ins = _stand_ins(inputs)
+        # An output may be computed of another: each is seen as one by itself, so that what comes back for the
+        # one adds to what comes back through the other.
         known = {
-            output: cotangent
+            view_op(output): cotangent
             for output, cotangent in zip(self.build(*stand_ins), cotangents, strict=True)
             if not isinstance(cotangent.type, DisconnectedType)
         }
@@ -127,7 +128,7 @@ class Fused(Op):
             return_disconnected="disconnected",
             null_gradients="return",
         )
-        here = iter(clone_replace(found, dict(zip(stand_ins, inputs, strict=True))))
+        here = iter(_put_in(found, stand_ins, inputs, list(known.values())))
         return [disconnected_type() if skip else next(here) for skip in discrete]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
@@ -144,6 +145,16 @@ def one_float_dtype(variables: Sequence[Variable]) -> bool:
 def _stand_ins(variables: Sequence[Variable]) -> list[Any]:
     """Give roots of the same types, so that what is built of them depends on nothing else."""
     return [variable.type(name=variable.name) for variable in variables]
+
+
+def _put_in(
+    outputs: Sequence[Any], stand_ins: Sequence[Any], inputs: Sequence[Any], others: Sequence[Any]
+) -> list[Any]:
+    """Give a graph of the true inputs. What these and the other inputs are computed of is not copied."""
+    memo: dict[Any, Any] = dict(zip(stand_ins, inputs, strict=True))
+    kept = [*stand_ins, *(other for other in others if isinstance(other, Variable))]
+    equiv = clone_get_equiv(kept, outputs, copy_inputs=False, copy_orphans=False, memo=memo)
+    return [equiv.get(output, output) for output in outputs]
 
 
 @lru_cache(maxsize=64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import attrs
@@ -18,16 +18,21 @@ from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.variable import TensorVariable
 
 from ptml.application import Application, Reading, next_ordinal, restored_ordinal
+from ptml.axes import axes_of, declare_axes
 from ptml.marks import advanced_in_call
 from ptml.module import Module
 from ptml_state import Role, SlotVariable
 
-__all__ = ["DefaultName", "Layer", "LayerGradient", "LayerOp"]
+__all__ = ["DefaultName", "Layer", "LayerGradient", "LayerOp", "name_by_keyword"]
 
 NAME_IS_NO_STRING = "{cls}'s `name` must be a string; got {given!r}. Write {cls}({suggestion})."
 TOO_MANY_POSITIONAL = (
     "{cls} takes its name by position and every hyperparameter by keyword; got {count} positional arguments. "
     "Write {cls}({suggestion})."
+)
+NAME_BY_KEYWORD = (
+    "{cls} takes {wanted} by position, and its name and everything else by keyword; got {count} positional "
+    "arguments. Write {cls}({suggestion})."
 )
 WRONG_COUNT = "{layer} takes {wanted} tensor(s) in a call; got {given}."
 BAD_NAME = (
@@ -55,8 +60,17 @@ def _as_name(name: Any, layer: Layer) -> str:
     return name
 
 
+_CLASS_NAME: Any = attrs.Factory(lambda self: DefaultName(type(self).__name__), takes_self=True)
+_CHECKED_NAME: Any = attrs.Converter(_as_name, takes_self=True)  # type: ignore[call-overload]
+
+
+def name_by_keyword() -> Any:
+    """Declare the name of a layer that takes other layers by position: ``name: str = name_by_keyword()``."""
+    return attrs.field(default=_CLASS_NAME, converter=_CHECKED_NAME, kw_only=True)
+
+
 def _is_statistic(root: Variable) -> bool:
-    return isinstance(root, SlotVariable | Application) and root.slot.role is Role.STATISTIC
+    return isinstance(root, SlotVariable | Application) and root.slot.role in (Role.STATISTIC, Role.CACHE)
 
 
 class LayerOp(OpFromGraph):
@@ -155,14 +169,23 @@ class Layer(Module):
     array([1., 1., 1.])
     """
 
-    name: str = attrs.field(
-        default=attrs.Factory(lambda self: DefaultName(type(self).__name__), takes_self=True),
-        converter=attrs.Converter(_as_name, takes_self=True),  # type: ignore[call-overload]
-        kw_only=False,
-    )
+    # Written out, so that type checkers see that it comes by position.
+    name: str = attrs.field(default=_CLASS_NAME, converter=_CHECKED_NAME, kw_only=False)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        if cls._varargs is None:
+        by_position = [f.alias for f in attrs.fields(cls) if f.init and not f.kw_only]
+        if by_position != ["name"]:
+            if cls._varargs is None and len(args) > len(by_position):
+                suggestion = ", ".join([*map(repr, args[: len(by_position)]), "name=..."])
+                raise TypeError(
+                    NAME_BY_KEYWORD.format(
+                        cls=cls.__name__,
+                        wanted=" and ".join(by_position),
+                        count=len(args),
+                        suggestion=suggestion,
+                    )
+                )
+        elif cls._varargs is None:
             if args and args[0] is not None and not isinstance(args[0], str):
                 raise TypeError(
                     NAME_IS_NO_STRING.format(
@@ -179,7 +202,7 @@ class Layer(Module):
     #: The tensors that a call takes, for the error of a wrong count; any number where None.
     n_inputs: ClassVar[int | None] = None
 
-    def build(self, *inputs: Any) -> Any:
+    def build(self, *inputs: Any, **options: Any) -> Any:
         """Give the graph of one call; a subclass must define it."""
         raise TypeError(f"{type(self).__name__} defines no build(self, X): say there what a call computes.")
 
@@ -191,26 +214,26 @@ class Layer(Module):
         *inputs : tensor-like
             What `build` takes.
         **options
-            Keyword arguments of `build`; tensors among them are inputs too.
+            Keyword arguments of `build`; tensors among them, and in lists and tuples, are inputs too.
 
         Returns
         -------
         tensor or tuple of tensors
+            What `build` gives; tuples may be nested.
         """
         if self.n_inputs is not None and len(inputs) != self.n_inputs:
             raise TypeError(WRONG_COUNT.format(layer=self.name, wanted=self.n_inputs, given=len(inputs)))
         positional = [pt.as_tensor(value) for value in inputs]
-        given = {
-            name: pt.as_tensor(value) if isinstance(value, Variable) or hasattr(value, "__array__") else value
-            for name, value in options.items()
-        }
+        given = {name: _as_tensors(value) for name, value in options.items()}
         dummies: dict[Variable, Variable] = {}
 
         def dummy(value: Any) -> Any:
+            if isinstance(value, list | tuple):
+                return tuple(map(dummy, value))
             if not isinstance(value, Variable) or isinstance(value, Constant):
                 return value
             if value not in dummies:
-                dummies[value] = value.type(name=value.name)
+                dummies[value] = declare_axes(value.type(name=value.name), axes_of(value))
             return dummies[value]
 
         frames = advanced_in_call.get() or []
@@ -225,9 +248,11 @@ class Layer(Module):
             raise
         finally:
             advanced_in_call.reset(token)
-        outputs = list(built) if isinstance(built, tuple | list) else [built]
-        applied = self._nested(dummies, [pt.as_tensor(output) for output in outputs], advanced)
-        return tuple(applied) if isinstance(built, tuple | list) else applied[0]
+        outputs = [pt.as_tensor(one) for one in _each(built)]
+        applied = self._nested(dummies, outputs, advanced)
+        for result, output in zip(applied, outputs, strict=True):
+            declare_axes(result, _axes_given(output, dummies.values()))
+        return _like(built, iter(applied))
 
     def _nested(
         self, dummies: dict[Variable, Variable], outputs: list[Variable], advanced: dict[SlotVariable, None]
@@ -243,6 +268,38 @@ class Layer(Module):
         read = [Reading(root.slot) if root in advanced else root for root in roots]
         op = LayerOp([*dummies.values(), *roots], outputs, layer=self)
         return op(*dummies, *read, return_list=True)
+
+
+def _as_tensors(value: Any) -> Any:
+    """Make tensors of the arrays in an option; what else there is stays what it is."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_as_tensors, value))
+    return pt.as_tensor(value) if isinstance(value, Variable) or hasattr(value, "__array__") else value
+
+
+def _axes_given(output: Variable, inputs: Iterable[Variable]) -> str | None:
+    """Say what the axes of an output are: where nothing else tells, those of an input of a known layout."""
+    found = axes_of(output)
+    if found is not None:
+        return found
+    alike = (X for X in inputs if getattr(X.tag, "laid_out", False) and X.type.ndim == output.type.ndim)
+    return next((axes for X in alike if (axes := axes_of(X)) is not None), None)
+
+
+def _each(built: Any) -> Iterator[Any]:
+    """Give the tensors in what `build` gave."""
+    if isinstance(built, list | tuple):
+        for one in built:
+            yield from _each(one)
+    else:
+        yield built
+
+
+def _like(built: Any, tensors: Iterator[Any]) -> Any:
+    """Give tensors in the nested tuples in which `build` gave others."""
+    if isinstance(built, list | tuple):
+        return tuple(_like(one, tensors) for one in built)
+    return next(tensors)
 
 
 def _by_keyword(cls: type[Layer], values: Sequence[Any], kwargs: dict[str, Any]) -> str:

@@ -176,7 +176,7 @@ def advance(value: Any, moves: Mapping[SlotVariable, Any]) -> TensorVariable:
     handles = list(moves)
     new_values = []
     for handle in handles:
-        if not isinstance(handle, SlotVariable) or handle.slot.role is not Role.STATISTIC:
+        if not isinstance(handle, SlotVariable) or handle.slot.role not in (Role.STATISTIC, Role.CACHE):
             raise TypeError(NOT_A_STATISTIC.format(key=handle))
         new = pt.as_tensor(moves[handle])
         same = new.type.dtype == handle.type.dtype and new.type.ndim == handle.type.ndim

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, dataclass_transform
 import attrs
 import numpy as np
 
-__all__ = ["Module", "ModuleChangedError"]
+__all__ = ["Module", "ModuleChangedError", "built_part"]
 
 LONGEST_LINE = 88
 
@@ -95,6 +95,8 @@ class Module:
 
     #: The field, if any, whose items are the constructor's positional arguments (``Sequential(*layers)``).
     _varargs: ClassVar[str | None] = None
+    #: The field, if any, of a module that is a pattern only: the module itself declares the state for it.
+    _pattern: ClassVar[str | None] = None
 
     def __init_subclass__(cls, kw_only: bool = True, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -154,7 +156,7 @@ class Module:
         return (
             super().__reduce_ex__(protocol)
             if parent is None
-            else (getattr, (parent, vars(self)["_attribute"]))
+            else (built_part, (parent, vars(self)["_attribute"]))
         )
 
     # What hangs on a module besides its fields (its slots) is its own: copies and pickles leave it behind.
@@ -194,6 +196,12 @@ class Module:
             return line
         body = "".join(f"    {argument},\n".replace("\n", "\n    ").rstrip(" ") for argument in arguments)
         return f"{type(self).__name__}(\n{body})"
+
+
+def built_part(owner: Any, path: str) -> Any:
+    """Give what a module builds as its attribute: ``"query"``, or the item ``"layers/0"`` of a tuple."""
+    name, _, index = path.partition("/")
+    return getattr(owner, name)[int(index)] if index else getattr(owner, name)
 
 
 def _is_default(field: attrs.Attribute, module: Module, value: Any) -> bool:

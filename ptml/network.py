@@ -44,11 +44,11 @@ class Placed:
 
     @property
     def owner(self) -> str | None:
-        return None if self.slot.owner is None else type(self.slot.owner).__name__
+        return None if self.kind is None else self.kind.__name__
 
     @property
     def kind(self) -> type | None:
-        return None if self.slot.owner is None else type(self.slot.owner)
+        return None if self.slot.declarer is None else type(self.slot.declarer)
 
     @property
     def uid(self) -> str:
@@ -118,9 +118,16 @@ class _Naming:
                 self.uses[id(module)] += 1
                 if root is not None:
                     self.root.setdefault(id(module), root)
+        #: What is a pattern, or in one: it has no state of its own.
+        self.patterns = {
+            id(part)
+            for module in self.modules.values()
+            if isinstance(module, Module) and module._pattern is not None
+            for part in walk(getattr(module, module._pattern))
+        }
         named: dict[str, dict[int, Layer]] = {}
         for key, module in self.modules.items():
-            if key in self.root and own_slots(module):
+            if key in self.root and key not in self.patterns and own_slots(module):
                 root = self.root[key]
                 named.setdefault(root.name, {})[id(root)] = root
         self.label: dict[int, str] = {}
@@ -184,7 +191,7 @@ def lay_out(networks: Sequence[Any], slots: Iterable[Slot] | None = None) -> lis
 
     placed: dict[Slot, Placed] = {}
     for key, module in naming.modules.items():
-        for handle in own_slots(module):
+        for handle in () if key in naming.patterns else own_slots(module):
             slot = handle.slot
             address = f"{naming.name(module)}/{slot.name}" if isinstance(module, Layer) else slot.address
             placed[slot] = Placed(slot, address, naming.uses[key], naming.numbered(module))

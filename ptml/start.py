@@ -13,7 +13,7 @@ from ptml.module import Module
 from ptml.network import Placed, lay_out
 from ptml_state import Leaf, SlotVariable, State
 from ptml_state.archives import Wanted, wanted_by, wanted_places
-from ptml_state.store import first_value, fresh_seed
+from ptml_state.store import first_values, fresh_seed
 from ptml_state.where import find
 
 __all__ = ["init", "slots"]
@@ -94,15 +94,17 @@ def init(network: Any, seed: int | None = None) -> State:
     array([0., 0., 0.])
     """
     seed = fresh_seed() if seed is None else int(seed)
+    placed = _placed(network)
+    values = first_values(placed, seed)
     return State.of(
         Leaf(
             place.address,
-            first_value(place.slot, place.address, seed),
+            values[place.slot],
             place.role,
             owner=place.owner,
             uid=place.uid,
             uses=place.uses,
             layer=place.layer,
         )
-        for place in _placed(network)
+        for place in placed
     )

@@ -11,6 +11,7 @@ import attrs
 from ptml.layer import DefaultName, Layer
 
 __all__ = [
+    "an_activation",
     "an_axis",
     "an_initializer",
     "axes_or_none",
@@ -27,9 +28,7 @@ __all__ = [
 Validator = Callable[[Any, attrs.Attribute, Any], None]
 
 BAD_VALUE = "{who}: {argument} must be {wants}; got {value!r}."
-INITIALIZER_CLASS = (
-    "{who}: {argument} must be an initializer; got the class {name}. Write {argument}={name}()."
-)
+NO_INSTANCE = "{who}: {argument} must be {wants}; got the class {name}. Write {argument}={name}()."
 
 
 def described(module: Any) -> str:
@@ -128,11 +127,20 @@ def flag(module: Any, field: attrs.Attribute, value: Any) -> None:
         _refuse(TypeError, module, field, "True or False", value)
 
 
-def an_initializer(module: Any, field: attrs.Attribute, value: Any) -> None:
-    """Validate that a value is an initializer, or a function of ``(rng, shape, dtype)``."""
+def _an_instance(module: Any, field: attrs.Attribute, value: Any, wants: str, example: str) -> None:
     if isinstance(value, type):
         raise TypeError(
-            INITIALIZER_CLASS.format(who=described(module), argument=field.alias, name=value.__name__)
+            NO_INSTANCE.format(who=described(module), argument=field.alias, wants=wants, name=value.__name__)
         )
     if not callable(value):
-        _refuse(TypeError, module, field, "an initializer, such as Zeros()", value)
+        _refuse(TypeError, module, field, f"{wants}, such as {example}", value)
+
+
+def an_initializer(module: Any, field: attrs.Attribute, value: Any) -> None:
+    """Validate that a value is an initializer, or a function of ``(rng, shape, dtype)``."""
+    _an_instance(module, field, value, "an initializer", "Zeros()")
+
+
+def an_activation(module: Any, field: attrs.Attribute, value: Any) -> None:
+    """Validate that a value is an activation, or another function of a tensor."""
+    _an_instance(module, field, value, "an activation", "Tanh()")

@@ -16,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from ptml_state.typetext import type_text
 
-__all__ = ["Copied", "Role", "Slot", "SlotVariable"]
+__all__ = ["Copied", "Derived", "Role", "Slot", "SlotVariable", "Stacked"]
 
 
 class Role(enum.Enum):
@@ -39,6 +39,7 @@ class Role(enum.Enum):
     GENERATOR = "generator"
     CLOCK = "clock"
     OPTIMIZER = "optimizer"
+    CACHE = "cache"
 
     def __repr__(self) -> str:
         return f"Role.{self.name}"
@@ -97,6 +98,66 @@ class Copied:
         raise TypeError("What starts at another slot's value has none without a store: compile a program.")
 
 
+@attrs.frozen
+class Derived:
+    """Initialize a slot to a function of the value that another slot starts at.
+
+    Where a state has the other's value and lacks this one's, it is the function of what the state has.
+
+    Parameters
+    ----------
+    of : Slot
+        The other.
+    function : callable
+        From an array to an array of the slot's shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ptml_state import Role, Slot
+    >>> W = Slot("W", Role.PARAMETER, "float64", (2, 3), lambda rng, shape, dtype: np.ones(shape, dtype))
+    >>> largest = Slot("largest", Role.STATISTIC, "float64", (), Derived(W, np.max))
+    >>> float(largest.started(np.array([[1.0, 4.0], [2.0, 3.0]])))
+    4.0
+    """
+
+    of: Slot
+    function: Callable[[np.ndarray], Any]
+
+    def __call__(self, rng: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        """Refuse: it is the other slot's value that decides."""
+        raise TypeError(f"What starts at a function of {self.of.address!r} has no value without that one.")
+
+
+@attrs.frozen
+class Stacked:
+    """Initialize a slot to what copies of another would be drawn as, one after the other.
+
+    Parameters
+    ----------
+    slot : Slot
+        The other, of one axis less.
+    n : int
+        The number of copies.
+    place : str
+        The end of the slot's address, before which the copies have their number: the copy ``k`` of
+        ``block/fc/W``, where it is ``fc/W``, is drawn as ``block{k}/fc/W`` would be.
+    """
+
+    slot: Slot
+    n: int
+    place: str
+
+    def addresses(self, address: str) -> list[str]:
+        """Give the addresses that the copies would have."""
+        before = address.removesuffix(f"/{self.place}")
+        return [f"{before}{k}/{self.place}" for k in range(self.n)]
+
+    def __call__(self, rng: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        """Refuse: the address decides."""
+        raise TypeError(f"A stack of {self.slot.address!r} is drawn by its address: take first_value.")
+
+
 @attrs.frozen(eq=False, repr=False)
 class Slot:
     """The declaration of one piece of state.
@@ -115,7 +176,8 @@ class Slot:
     shape : tuple of int
         The shape of its values, for good.
     initializer : callable
-        ``initializer(rng, shape, dtype) -> array`` draws the first value. :class:`Copied` takes that of `of`.
+        ``initializer(rng, shape, dtype) -> array`` draws the first value. :class:`Copied` takes that of `of`,
+        :class:`Derived` a function of another's.
     owner : object, optional
         What declares it: a layer, a transform. Errors name it.
     attribute : str, optional
@@ -177,6 +239,25 @@ class Slot:
     def nbytes(self) -> int:
         """Bytes that one value takes."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+    @property
+    def declarer(self) -> Any:
+        """What declares it: of a stack of slots, what declares one of them."""
+        slot = self.initializer.slot if isinstance(self.initializer, Stacked) else self
+        return slot.owner if slot is self else slot.declarer
+
+    @property
+    def starts_from(self) -> Slot | None:
+        """The slot whose value decides at what this one starts; None where it is drawn."""
+        if isinstance(self.initializer, Copied):
+            return self.of
+        return self.initializer.of if isinstance(self.initializer, Derived) else None
+
+    def started(self, value: np.ndarray) -> np.ndarray:
+        """Give the first value, where it starts from another slot of this value."""
+        if isinstance(self.initializer, Derived):
+            value = np.asarray(self.initializer.function(value))
+        return np.array(value, dtype=self.dtype)
 
     def __repr__(self) -> str:
         return f"Slot({self.address!r}, {self.role!r}, {type_text(self)})"

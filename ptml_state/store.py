@@ -12,11 +12,11 @@ import pytensor
 
 from ptml_state.leaf import Leaf, Numbered
 from ptml_state.order import in_another_order
-from ptml_state.slot import Copied, Role, Slot
+from ptml_state.slot import Copied, Derived, Role, Slot, Stacked
 from ptml_state.state import State
 from ptml_state.typetext import type_text
 
-__all__ = ["Store", "first_value", "fresh_seed"]
+__all__ = ["Store", "first_value", "first_values", "fresh_seed"]
 
 RENUMBERED = (
     "This store knows {slot!r} at {old!r}, and here it would be at {new!r}, since other layers share its "
@@ -82,6 +82,9 @@ def first_value(slot: Slot, address: str, seed: int) -> np.ndarray:
     Other leaves have no influence, so adding, removing or reordering layers leaves a named leaf's first value
     as it was.
     """
+    if isinstance(slot.initializer, Stacked):
+        copies = slot.initializer.addresses(address)
+        return np.stack([first_value(slot.initializer.slot, copy, seed) for copy in copies])
     digest = hashlib.sha256(f"{seed}/{address}".encode()).digest()
     rng = np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], np.uint64)))
     value = np.asarray(slot.initializer(rng, slot.shape, slot.dtype))
@@ -90,6 +93,24 @@ def first_value(slot: Slot, address: str, seed: int) -> np.ndarray:
             f"The initializer of {address!r} gave {type_text(value)}, where {type_text(slot)} is declared."
         )
     return value
+
+
+def _starts_from_another(slot: Slot) -> bool:
+    return isinstance(slot.initializer, Copied | Derived)
+
+
+def first_values(places: Sequence[Place], seed: int) -> dict[Slot, np.ndarray]:
+    """Draw the first values of slots, and give those that start from others' theirs."""
+    address_of = {place.slot: place.address for place in places}
+    values: dict[Slot, np.ndarray] = {}
+    for slot in sorted(address_of, key=_starts_from_another):
+        origin = slot.starts_from
+        if origin is None:
+            values[slot] = first_value(slot, address_of[slot], seed)
+        else:
+            known = values.get(origin)
+            values[slot] = slot.started(first_value(origin, origin.address, seed) if known is None else known)
+    return {place.slot: values[place.slot] for place in places}
 
 
 def _listed(addresses: Iterable[str]) -> str:
@@ -177,18 +198,19 @@ class Store:
                 missing.append(place)
         _refuse_another_order(self._unread.values(), [p for p in places if p.slot not in self._cells])
         self._refuse_other_network(places, missing, draw)
-        for place in sorted(missing, key=lambda place: isinstance(place.slot.initializer, Copied)):
+        for place in sorted(missing, key=lambda place: _starts_from_another(place.slot)):
             cells[place.slot] = _cell(place.slot, place.address, self._first(place, cells))
         return cells
 
     def _first(self, place: Place, cells: Mapping[Slot, Any]) -> np.ndarray:
         slot = place.slot
-        if not isinstance(slot.initializer, Copied):
+        if not _starts_from_another(slot):
             return first_value(slot, place.address, self.seed)
-        cell = None if slot.of is None else cells.get(slot.of, self._cells.get(slot.of))
+        origin = slot.starts_from
+        cell = None if origin is None else cells.get(origin, self._cells.get(origin))
         if cell is None:
             raise ValueError(NOTHING_TO_COPY.format(address=place.address))
-        return np.array(cell.get_value(borrow=True), dtype=slot.dtype)
+        return slot.started(np.asarray(cell.get_value(borrow=True)))
 
     def _refuse_other_network(self, places: Sequence[Place], missing: Sequence[Place], draw: bool) -> None:
         read = {place.address for place in places}
@@ -204,7 +226,13 @@ class Store:
                     OTHER_NETWORK.format(role=role, missing=_listed(lacking), unread=_listed(unread))
                 )
         if not draw:
-            lacking = [p.address for p in missing if p.slot.role in (Role.PARAMETER, Role.STATISTIC)]
+            without = {place.slot for place in missing}
+            lacking = [
+                place.address
+                for place in missing
+                if place.slot.role in (Role.PARAMETER, Role.STATISTIC)
+                and (place.slot.starts_from is None or place.slot.starts_from in without)
+            ]
             if lacking:
                 raise ValueError(LACKS.format(missing=_listed(lacking)))
 

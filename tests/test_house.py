@@ -31,7 +31,16 @@ LOADED_LATE = (
 )
 
 #: What may import the compile step, besides the front door: ``compile_train``, loops, what writes programs.
-MAY_COMPILE = ("ptml.compile", "ptml.generation", "ptml.graphs.encode", "ptml.optim.train", "ptml.training")
+MAY_COMPILE = (
+    "ptml.compile",
+    "ptml.checking",
+    "ptml.ensembles",
+    "ptml.generation",
+    "ptml.graphs.encode",
+    "ptml.optim.train",
+    "ptml.sklearn",
+    "ptml.training",
+)
 
 _PATHS = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

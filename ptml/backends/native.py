@@ -10,7 +10,7 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply
 
 from ptml.backends.everywhere import everywhere
-from ptml.fused import EXPAND, EXPAND_POSITION, Fused
+from ptml.fused import EXPAND, EXPAND_POSITION, Fused, known_to_pytensor
 
 __all__ = ["keeping_native", "native"]
 
@@ -78,6 +78,8 @@ def keeping_native(mode: Mode, backend: str) -> Mode:
         return takes is None or not takes(node)
 
     expand_others = everywhere(Fused, has_none, lambda node: node.op.build(*node.inputs))
+    # A query that leaves out a name claims it: PyTensor would take no rewrite of that name afterwards.
+    known_to_pytensor()
     return mode.excluding(EXPAND).register((expand_others, EXPAND_POSITION))
 
 

@@ -17,7 +17,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 
 from ptml.application import Application
-from ptml.backends.modes import backend_for
+from ptml.backends.modes import Backend, backend_for
 from ptml.compile.collector import collector_paused
 from ptml.compile.hoist import Verdict, hoist_checks
 from ptml.compile.lower import checked_updates, condense, lower
@@ -27,7 +27,7 @@ from ptml.flatten import calls_in
 from ptml.network import Placed, lay_out
 from ptml_state import Role, SlotVariable, State, Store
 
-__all__ = ["compile_predict", "function"]
+__all__ = ["compile_predict", "compiled", "function", "on_backend"]
 
 NO_STATE = (
     "This prediction reads {addresses}, and random weights are nobody's wish. Give the trained state: "
@@ -215,12 +215,34 @@ def build(
         entries = [In(variable) for variable in _collected_inputs(threaded)]
     placed = lay_out(calls_in(graph.everything), threaded.slots)
     threaded = checked_updates(threaded, {place.slot: place.address for place in placed})
+    store, draw = _store_for(state, seed, placed, training)
+    borrowing = [output.borrow for output in wrapped] + [False] * len(observed)
+    program = _compiled(threaded, placed, entries, borrowing, store, target, options, draw=draw)
+    return attrs.evolve(
+        program,
+        timings=Timings(compile=time.perf_counter() - start),
+        structure=structure,
+        rates_set_by_data=rates_set_by_data,
+    )
+
+
+def _compiled(
+    threaded: Threaded,
+    placed: Sequence[Placed],
+    entries: Sequence[SymbolicInput],
+    borrowing: list[bool],
+    store: Store,
+    target: Backend,
+    options: dict[str, Any],
+    *,
+    draw: bool,
+) -> Program:
+    """Compile what is threaded for a backend, over a store."""
+    start = time.perf_counter()
     verdicts: list[Verdict] = []
     if not target.raises:
         threaded, verdicts = hoist_checks(threaded)
         threaded.outputs.extend(verdict.passed for verdict in verdicts)
-
-    store, draw = _store_for(state, seed, placed, training)
     if store.residence not in ("numpy", target.residence):
         # Some linkers look at the values when they compile, and know no other library's arrays.
         store.move("numpy", np.asarray)
@@ -229,11 +251,11 @@ def build(
     target.check([*(e.variable for e in entries), *(p.slot.handle for p in placed), *threaded.outputs])
     lowered = lower(condense(threaded, target), cells)
     if {entry.variable for entry in entries} <= {*lowered.roots}:
-        options["on_unused_input"] = "ignore"  # PyTensor would look for what is found already
-    borrowing = [output.borrow for output in wrapped] + [False] * (len(threaded.outputs) - len(wrapped))
+        options = {**options, "on_unused_input": "ignore"}  # PyTensor would look for what is found already
+    borrowing = borrowing + [False] * len(verdicts)
     with target.context():
-        compiled = pytensor.function(
-            entries,
+        made = pytensor.function(
+            list(entries),
             [Out(variable, borrow=may) for variable, may in zip(lowered.outputs, borrowing, strict=True)],
             updates={
                 **{cells[slot]: new for slot, new in lowered.updates.items()},
@@ -245,16 +267,73 @@ def build(
     return Program(
         inputs=tuple(entry.variable for entry in entries),
         store=store,
-        function=compiled,
+        function=made,
         backend=target,
         timings=Timings(compile=time.perf_counter() - start),
-        rates_set_by_data=rates_set_by_data,
+        rates_set_by_data=(),
         placed=tuple(placed),
         threaded=threaded,
         verdicts=tuple(verdicts),
-        structure=structure,
+        structure=list,
         options=options,
     )
+
+
+def on_backend(program: Program, backend: str) -> Program:
+    """Compile a program once more, for another backend, over a store of its own with the same values.
+
+    Parameters
+    ----------
+    program : Program
+    backend : {"numba", "c", "jax", "mlx", "pytorch"}
+
+    Raises
+    ------
+    TypeError
+        If the backend cannot compute what the program computes.
+    """
+    # Checks that a backend without errors gives as outputs are of no use to one that raises.
+    kept = len(program._threaded.outputs) - len(program._verdicts)
+    return compiled(
+        program,
+        threaded=attrs.evolve(program._threaded, outputs=program._threaded.outputs[:kept]),
+        placed=program._placed,
+        inputs=program.inputs,
+        store=Store(program.store.state, seed=program.store.seed),
+        backend=backend,
+    )
+
+
+def compiled(
+    like: Program,
+    *,
+    threaded: Threaded,
+    placed: Sequence[Placed],
+    inputs: Sequence[Variable],
+    store: Store,
+    backend: str | None = None,
+) -> Program:
+    """Compile a threaded graph, with the options of a program, which gives its results in the same structure.
+
+    Parameters
+    ----------
+    like : Program
+    threaded : Threaded
+        Its outputs are as many as the program's.
+    placed : sequence of Placed
+        Its slots.
+    inputs : sequence of Variable
+    store : Store
+        It has a value of every slot.
+    backend : str, optional
+        The program's own unless given.
+    """
+    target = like.backend if backend is None else backend_for(backend)
+    entries = [In(variable) for variable in inputs]
+    options = {**like._options, "mode": target.mode}
+    borrowing = [False] * len(threaded.outputs)
+    made = _compiled(threaded, placed, entries, borrowing, store, target, options, draw=False)
+    return attrs.evolve(made, structure=like._structure)
 
 
 @attrs.frozen

@@ -18,9 +18,9 @@ from pytensor.tensor.subtensor import Subtensor
 
 from ptml.application import Application, DrawNumber, Reading, next_ordinal
 from ptml.bits import Draw, FoldIn
-from ptml.compile.thread import sequence
 from ptml.flatten import flattened_graph, outermost_calls
 from ptml.marks import Advance, InTraining
+from ptml.sequencing import sequence
 from ptml_state import Role, Slot, SlotVariable
 
 __all__ = ["scan"]

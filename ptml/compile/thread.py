@@ -12,7 +12,7 @@ from functools import partial
 import attrs
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Constant, Variable, equal_computations
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import dfs_rewriter
 from pytensor.graph.traversal import ancestors, graph_inputs
@@ -24,25 +24,16 @@ from ptml.bits import Numbered
 from ptml.compile.held import hold_back
 from ptml.flatten import flattened_graph, is_marked, rewritten_inside
 from ptml.marks import Advance, InTraining
+from ptml.recompute import Recomputed
 from ptml.rng import next_generators
+from ptml.sequencing import sequence
 from ptml_state import Role, Slot, SlotVariable
 
-__all__ = ["Threaded", "sequence", "thread"]
+__all__ = ["Threaded", "thread"]
 
 BARE_SCAN = (
     "{layers} would {what} inside a pytensor.scan, which carries no state from one iteration to the next. "
     "Write ptml.scan, which takes the same arguments."
-)
-
-COPIED = (
-    "One call of {owner} stands in this graph twice, on different inputs: a part of the graph was copied by "
-    "clone_replace, vectorize_graph or givens, and the two would move one statistic at the same moment. Call "
-    "the layer on the other input as well, instead of copying what a call gave."
-)
-OUT_OF_ORDER = (
-    "{owner} is called several times in this graph, and what an earlier call reads depends on a later one, "
-    "through givens or clone_replace. Its statistics go from call to call in the order of the calls: call "
-    "the layers anew, in the order in which the data flow."
 )
 
 
@@ -105,10 +96,9 @@ def thread(
     driving = [*range(len(outputs)), *range(len(outputs) + len(observed), len(every))]
 
     written = {key.slot for key in updates if isinstance(key, SlotVariable)}
-    moved: dict[Slot, int] = {}
     if training:
         _refuse_bare_scans(graph, _used_outside_loops(graph))
-        moved = sequence(graph, driving, {}, skip=written)
+    moved = sequence(graph, driving, {}, skip=written, training=training)
     _settle(graph, training)
     drawn = _number_draws(graph, driving)
 
@@ -134,63 +124,6 @@ def thread(
     )
 
 
-def sequence(
-    graph: FunctionGraph,
-    driving: Iterable[int],
-    start: Mapping[Slot, Variable],
-    *,
-    skip: Iterable[Slot] = (),
-) -> dict[Slot, int]:
-    """Let each application of a layer read what the one before it wrote.
-
-    Parameters
-    ----------
-    graph : FunctionGraph
-        A flattened graph; it is changed.
-    driving : iterable of int
-        The outputs that statistics advance for.
-    start : mapping
-        What the first application of a slot reads; its handle unless given.
-    skip : iterable of Slot
-        Slots that do not advance.
-
-    Returns
-    -------
-    dict
-        For each slot that moves, the index among the graph's outputs of the value it ends with.
-
-    Raises
-    ------
-    ValueError
-        If one application stands in the graph on two inputs, or one depends on a later one.
-    """
-    skip = set(skip)
-    reached = set(ancestors([graph.outputs[i] for i in driving]))
-    new_values: dict[Reading, Variable] = {}
-    for node in graph.toposort():
-        if isinstance(node.op, Advance) and node.outputs[0] in reached:
-            for read, new in Advance.moves(node):
-                if isinstance(read, Reading) and read.slot not in skip:
-                    first = new_values.setdefault(read, new)
-                    # Gradients compute what they need once more, and that is the same application.
-                    if first is not new and not equal_computations([first], [new]):
-                        raise ValueError(COPIED.format(owner=repr(read.slot.owner or read.slot)))
-    ordered = sorted(new_values, key=lambda read: read.ordinal)
-    position: dict[Reading, int] = {}
-    for read in ordered:
-        position[read] = len(graph.outputs)
-        graph.add_output(new_values[read], reason="sequence", import_missing=True)
-    last: dict[Slot, int] = {}
-    for read in ordered:
-        slot = read.slot
-        before = graph.outputs[last[slot]] if slot in last else start.get(slot, slot.handle)
-        if slot in last and read in ancestors([before]):
-            raise ValueError(OUT_OF_ORDER.format(owner=repr(slot.owner or slot)))
-        graph.replace(read, before, reason="sequence", import_missing=True)
-        last[slot] = position[read]
-    return last
-
-
 def _settle(graph: FunctionGraph, training: bool) -> None:
     """Resolve the marks, also in loops, and the readings of applications that move nothing."""
     _resolve_marks(graph, training)
@@ -207,6 +140,8 @@ def _resolve_marks(graph: FunctionGraph, training: bool) -> None:
             chosen = [node.inputs[0]]
         elif isinstance(node.op, InTraining):
             chosen = [node.inputs[0 if training else 1]]
+        elif isinstance(node.op, Recomputed):
+            chosen = node.inputs[: node.op.n]
         elif isinstance(node.op, Scan) and is_marked(node.op):
             chosen = rewritten_inside(node, partial(_resolve_marks, training=training))
         else:

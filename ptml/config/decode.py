@@ -19,7 +19,7 @@ import attrs
 from ptml.config.errors import DEEPEST, LARGEST, ConfigError, WrongError, cut
 from ptml.config.registry import Registry
 from ptml.declare import sublayer
-from ptml.module import Module
+from ptml.module import Module, built_part
 from ptml_state import Role, Where, where
 from ptml_state.strictjson import JSONError, parse_json, short
 
@@ -227,6 +227,10 @@ def _upgraded(upgrade: Callable[[Any], Any], value: Any, what: str) -> Any:
         raise WrongError((), f"{what} fails: {type(error).__name__}: {cut(str(error))}") from error
 
 
+def _paths(name: str, built: Any) -> list[str]:
+    return [f"{name}/{index}" for index in range(len(built))] if isinstance(built, tuple) else [name]
+
+
 def _kind(value: Any) -> str:
     if isinstance(value, dict):
         fields = ", ".join(short(name) for name in list(value)[:6])
@@ -319,14 +323,17 @@ class _Reader:
         owner, name = self.value(value["@of"], (*at, "@of")), value["@part"]
         # Only what the class itself declares to be a layer that it builds.
         built = [
-            known for known in dir(type(owner)) if isinstance(getattr(type(owner), known, None), sublayer)
+            path
+            for known in dir(type(owner))
+            if isinstance(getattr(type(owner), known, None), sublayer)
+            for path in _paths(known, getattr(owner, known))
         ]
         if not isinstance(owner, Module) or name not in built:
             near = difflib.get_close_matches(name, built, n=1) if isinstance(name, str) else []
             hint = f"; did you mean {near[0]!r}?" if near else ""
             text = BAD_PART.format(owner=type(owner).__name__, given=short(name), hint=hint)
             raise WrongError((*at, "@part"), text)
-        return getattr(owner, name)
+        return built_part(owner, name)
 
     def number(self, value: dict[str, Any], at: tuple[str | int, ...]) -> float:
         name = value["@float"]

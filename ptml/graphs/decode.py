@@ -402,8 +402,8 @@ class _Reader:
             raise GraphError(text, f"{where}.kind")
         _fields(root, where, ("slot", "order"))
         slot = self.slot(root["slot"], f"{where}.slot").slot
-        wanted = Role.STATISTIC if kind == "reading" else Role.GENERATOR
-        if slot.role is not wanted:
+        wanted = (Role.STATISTIC, Role.CACHE) if kind == "reading" else (Role.GENERATOR,)
+        if slot.role not in wanted:
             refusal = NOT_A_STATISTIC if kind == "reading" else NOT_A_GENERATOR
             raise GraphError(refusal.format(address=slot.address, role=slot.role), f"{where}.slot")
         use = Reading(slot) if kind == "reading" else DrawNumber(slot)

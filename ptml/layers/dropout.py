@@ -15,6 +15,7 @@ from ptml.activations import SELU_ALPHA, SELU_SCALE
 from ptml.checks import check_floating, check_ndim
 from ptml.declare import generator, slot
 from ptml.layer import Layer
+from ptml.layout import check_layout
 from ptml.marks import in_training
 from ptml.random import bernoulli
 from ptml.validate import real
@@ -126,6 +127,7 @@ class SpatialDropout(_Drops):
     def build(self, X: TensorVariable) -> TensorVariable:
         check_floating(self, X)
         check_ndim(self, X, minimum=2, wants="(batch, ..., channels)")
+        check_layout(self, X, "N...C")
         return _scaled(self, X, (0, X.type.ndim - 1))
 
 
@@ -167,6 +169,7 @@ class DropPath(_Drops):
     def build(self, X: TensorVariable) -> TensorVariable:
         check_floating(self, X)
         check_ndim(self, X, minimum=1, wants="(batch, ...)")
+        check_layout(self, X, "N...")
         return _scaled(self, X, (0,))
 
 

@@ -15,6 +15,7 @@ from ptml.declare import parameter, slot
 from ptml.initializers import HeNormal, Initializer
 from ptml.labels import CheckIds
 from ptml.layer import Layer
+from ptml.products import features_times
 from ptml.validate import an_axis, an_initializer, described, positive_int
 
 __all__ = ["Embedding"]
@@ -113,7 +114,7 @@ class Embedding(Layer):
         check_floating(self, X, dtype=self.W.type.dtype)
         check_ndim(self, X, minimum=1, wants=wants)
         X = check_axis(self, X, self.n_features, wants=wants)
-        products = pt.dot(X, self.W.T) if X.type.ndim == 2 else X @ self.W.T
+        products = features_times(X, self.W.T)
         if self.padding is None or not 0 <= self.padding < self.n_embeddings:
             return products
         unread = np.arange(self.n_embeddings) == self.padding

@@ -12,7 +12,9 @@ from ptml.checks import check_axis, check_floating, check_ndim, row_count
 from ptml.declare import parameter, slot
 from ptml.initializers import Ones, Zeros
 from ptml.layer import Layer
-from ptml.layers.standardize import divided_by_rms, standardized, working_dtype
+from ptml.layers.standardize import standardized, working_dtype
+from ptml.layout import check_layout
+from ptml.normalization import Normalize
 from ptml.validate import described, flag, positive, positive_int
 
 __all__ = ["GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
@@ -25,6 +27,7 @@ def _checked(layer: Any, X: TensorVariable, *, minimum: int, wants: str) -> Tens
     """Check an input by its dtype, number of axes and width."""
     check_floating(layer, X, dtype=None if layer.scale is None else layer.scale.type.dtype)
     check_ndim(layer, X, minimum=minimum, wants=wants)
+    check_layout(layer, X, "...C" if minimum == 1 else "N...C")
     return check_axis(layer, X, layer.n_in, wants=wants)
 
 
@@ -37,6 +40,14 @@ def _affine(layer: Any, Y: TensorVariable, given: str) -> TensorVariable:
     if b is not None:
         Y = Y + pt.shape_padleft(b.astype(Y.type.dtype), Y.type.ndim - 1)
     return Y.astype(scale.type.dtype)
+
+
+def _normalized(layer: Any, X: TensorVariable, given: str, *, centred: bool) -> TensorVariable:
+    """Normalize each vector along the last axis."""
+    X = _widened(layer, X)
+    affine = [v.astype(X.type.dtype) for v in (layer.scale, getattr(layer, "b", None)) if v is not None]
+    Y = Normalize(layer.epsilon, centred)(X, *affine)[0]
+    return Y.astype(given if layer.scale is None else layer.scale.type.dtype)
 
 
 class LayerNorm(Layer):
@@ -100,7 +111,7 @@ class LayerNorm(Layer):
     def build(self, X: TensorVariable) -> TensorVariable:
         given = X.type.dtype
         X = _checked(self, X, minimum=1, wants=f"(..., {self.n_in} features)")
-        return _affine(self, standardized(_widened(self, X), (-1,), self.epsilon), given)
+        return _normalized(self, X, given, centred=True)
 
 
 class RMSNorm(Layer):
@@ -146,7 +157,7 @@ class RMSNorm(Layer):
     def build(self, X: TensorVariable) -> TensorVariable:
         given = X.type.dtype
         X = _checked(self, X, minimum=1, wants=f"(..., {self.n_in} features)")
-        return _affine(self, divided_by_rms(_widened(self, X), self.epsilon), given)
+        return _normalized(self, X, given, centred=False)
 
 
 class GroupNorm(Layer):

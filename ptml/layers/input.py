@@ -8,6 +8,8 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
+from ptml.axes import declare_axes, parsed_axes
+
 __all__ = ["Input"]
 
 BAD_NAME = "Input's `name` must be a string; got {given!r}. Write Input({suggestion})."
@@ -17,7 +19,9 @@ BAD_SHAPE = (
 )
 
 
-def Input(name: str, shape: Sequence[int | None], dtype: str | None = None) -> TensorVariable:
+def Input(
+    name: str, shape: Sequence[int | None], dtype: str | None = None, *, axes: str | None = None
+) -> TensorVariable:
     """Make a tensor that data enters by.
 
     Parameters
@@ -28,6 +32,11 @@ def Input(name: str, shape: Sequence[int | None], dtype: str | None = None) -> T
         Its shape, None for sizes that differ from batch to batch.
     dtype : str, optional
         ``floatX`` unless given; ``"int64"`` for tokens and labels.
+    axes : str, optional
+        What the axes are, a letter for each: N batch, C channels, D depth, H height, W width, T time, L
+        length, as in ``"NCHW"``. A layer that takes them in another order then refuses the input, also where
+        the sizes would fit, and says which transpose to write. The declaration goes along with what keeps
+        the axes apart: elementwise functions, transposes, reductions, slices, and layers of such a layout.
 
     Returns
     -------
@@ -37,9 +46,9 @@ def Input(name: str, shape: Sequence[int | None], dtype: str | None = None) -> T
     Raises
     ------
     TypeError
-        If the name is no string, or the shape no tuple of sizes.
+        If the name is no string, the shape no tuple of sizes, or `axes` no string.
     ValueError
-        If a size is negative.
+        If a size is negative, or `axes` has not one letter of its own, of those above, for each axis.
 
     Examples
     --------
@@ -48,6 +57,10 @@ def Input(name: str, shape: Sequence[int | None], dtype: str | None = None) -> T
     (None, 64)
     >>> Input("tokens", (None, 128), dtype="int64").type.dtype
     'int64'
+    >>> from ptml.layers import BatchNorm
+    >>> images = Input("images", (None, 32, 32, 32), axes="NCHW")
+    >>> BatchNorm("bn", n_in=32)(images.transpose(0, 2, 3, 1)).type.shape
+    (None, 32, 32, 32)
     """
     if not isinstance(name, str):
         raise TypeError(BAD_NAME.format(given=name, suggestion=f"'X', {name!r}"))
@@ -58,4 +71,5 @@ def Input(name: str, shape: Sequence[int | None], dtype: str | None = None) -> T
     sizes = tuple(None if size is None else int(size) for size in shape)
     if any(size is not None and size < 0 for size in sizes):
         raise ValueError(BAD_SHAPE.format(name=name, shape=shape))
-    return pt.tensor(name, dtype=dtype or pytensor.config.floatX, shape=sizes)
+    X = pt.tensor(name, dtype=dtype or pytensor.config.floatX, shape=sizes)
+    return X if axes is None else declare_axes(X, parsed_axes(axes, sizes, f"Input {name!r}"))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
-import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from ptml.checks import check_axis, check_floating, check_ndim
 from ptml.declare import parameter, slot
 from ptml.initializers import Initializer, XavierNormal, Zeros
 from ptml.layer import Layer
+from ptml.layout import check_layout
+from ptml.products import features_times
 from ptml.validate import an_initializer, flag, positive_int
 
 __all__ = ["Linear"]
@@ -74,6 +75,7 @@ class Linear(Layer):
         wants = f"(..., {self.n_in} features)"
         check_floating(self, X, dtype=self.W.type.dtype)
         check_ndim(self, X, minimum=1, wants=wants)
+        check_layout(self, X, "...C")
         X = check_axis(self, X, self.n_in, wants=wants)
-        product = pt.dot(X, self.W) if X.ndim == 2 else X @ self.W
+        product = features_times(X, self.W)
         return product if self.b is None else product + self.b

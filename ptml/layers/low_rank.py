@@ -7,7 +7,6 @@ from typing import Any
 
 import attrs
 import numpy as np
-import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from ptml.checks import check_axis, check_floating, check_ndim
@@ -15,6 +14,8 @@ from ptml.declare import parameter, slot
 from ptml.initializers import HeUniform, Initializer, Zeros
 from ptml.layer import Layer
 from ptml.layers.linear import Linear
+from ptml.layout import check_layout
+from ptml.products import features_times
 from ptml.validate import an_initializer, described, positive, positive_int
 
 __all__ = ["LowRank"]
@@ -114,7 +115,7 @@ class LowRank(Layer):
         wants, dtype = f"(..., {self.base.n_in} features)", self.A.type.dtype
         check_floating(self, X, dtype=dtype)
         check_ndim(self, X, minimum=1, wants=wants)
+        check_layout(self, X, "...C")
         X = check_axis(self, X, self.base.n_in, wants=wants)
-        product = pt.dot if X.ndim == 2 else pt.matmul
-        inner = product(X, self.A) * np.asarray(self.scale, dtype)
-        return self.base(X) + product(inner, self.B)
+        inner = features_times(X, self.A) * np.asarray(self.scale, dtype)
+        return self.base(X) + features_times(inner, self.B)

@@ -14,6 +14,7 @@ from ptml.declare import parameter, slot, statistic
 from ptml.initializers import Ones, Zeros
 from ptml.layer import Layer
 from ptml.layers.standardize import working_dtype
+from ptml.layout import check_layout
 from ptml.marks import advance, in_training
 from ptml.moments import Moments
 from ptml.validate import flag, positive, positive_int, real
@@ -113,6 +114,7 @@ class BatchNorm(Layer):
         held = next((h for h in (self.running_mean, self.scale) if h is not None), None)
         check_floating(self, X, dtype=None if held is None else held.type.dtype)
         check_ndim(self, X, minimum=2, wants=wants)
+        check_layout(self, X, "...C")
         X = check_axis(self, X, self.n_in, wants=wants)
         # A narrower input is summed and normalized in the dtype of the statistics, half precision in single.
         dtype = X.type.dtype if held is None else held.type.dtype

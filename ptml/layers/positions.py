@@ -11,23 +11,18 @@ from pytensor.tensor.variable import TensorVariable
 
 from ptml.checks import check_axis, check_floating, check_ndim
 from ptml.declare import parameter, slot
+from ptml.decoding import decoding, numbered
 from ptml.initializers import Initializer, Normal
 from ptml.labels import CheckIds
 from ptml.layer import Layer
 from ptml.layers.standardize import working_dtype
+from ptml.layout import check_layout
 from ptml.validate import an_initializer, described, positive, positive_int
 
-__all__ = ["LearnedPositions", "SinusoidalPositions", "numbered"]
+__all__ = ["LearnedPositions", "SinusoidalPositions"]
 
+SHORTER = "{who} has {n_positions} positions, and cannot decode {length}: write length={n_positions} or less."
 TOO_LONG = "{who} has {n_positions} positions; got {shape}: axis -2 is {length}."
-
-
-def numbered(length: Any) -> TensorVariable:
-    """Give the integers from 0 up to a length, also where that is known when the graph runs."""
-    if isinstance(length, int):
-        return pt.constant(np.arange(length))
-    # MLX has an arange of numbers alone. Its arrays may have a shape that the graph computes.
-    return pt.cumsum(pt.alloc(np.int64(1), length)) - 1
 
 
 class SinusoidalPositions(Layer):
@@ -76,17 +71,20 @@ class SinusoidalPositions(Layer):
         wants = f"(..., length, {self.n_features} features)"
         check_floating(self, X)
         check_ndim(self, X, minimum=2, wants=wants)
+        check_layout(self, X, "...TC")
         X = check_axis(self, X, self.n_features, wants=wants)
         length = X.type.shape[-2]
         exponents = np.arange(self.n_features) // 2 * 2 / self.n_features
         # A cosine is a sine a quarter turn on, but for rounding: each is computed as what it is.
         even = np.arange(self.n_features) % 2 == 0
-        if length is not None:
+        now = decoding.get()
+        if now is None and length is not None:
             turned = np.arange(length)[:, None] * self.base**-exponents
             table: Any = np.where(even, np.sin(turned), np.cos(turned)).astype(X.type.dtype)
         else:
             work = working_dtype(X.type.dtype)
-            turned = numbered(X.shape[-2]).astype(work)[:, None] * (self.base**-exponents).astype(work)
+            at = numbered(X.shape[-2]) if now is None else now.positions(X.shape[-2])
+            turned = at.astype(work)[..., None] * (self.base**-exponents).astype(work)
             table = pt.switch(even, pt.sin(turned), pt.cos(turned)).astype(X.type.dtype)
         return X + table
 
@@ -136,8 +134,15 @@ class LearnedPositions(Layer):
         wants = f"(..., length, {self.n_features} features)"
         check_floating(self, X, dtype=self.W.type.dtype)
         check_ndim(self, X, minimum=2, wants=wants)
+        check_layout(self, X, "...TC")
         X = check_axis(self, X, self.n_features, wants=wants)
-        length = X.type.shape[-2]
+        length, now = X.type.shape[-2], decoding.get()
+        if now is not None:
+            if now.length > self.n_positions:
+                raise ValueError(
+                    SHORTER.format(who=described(self), n_positions=self.n_positions, length=now.length)
+                )
+            return X + self.W[now.positions(X.shape[-2])]
         if length is not None:
             if length > self.n_positions:
                 raise ValueError(

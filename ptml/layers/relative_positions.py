@@ -12,12 +12,12 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from ptml.checks import check_floating, check_ndim
+from ptml.decoding import decoding, numbered
 from ptml.layer import Layer
-from ptml.layers.positions import numbered
 from ptml.layers.standardize import working_dtype
 from ptml.validate import an_axis, described, flag, positive
 
-__all__ = ["RotaryPositions", "alibi_bias"]
+__all__ = ["RotaryPositions", "alibi_bias", "alibi_slopes"]
 
 ODD = "{who} turns features in pairs, and so takes an even number of them; got shape {shape}."
 BAD_AXIS = "{who}: axis must be -2 or less, counted from the end; got {value!r}."
@@ -110,6 +110,9 @@ class RotaryPositions(Layer):
         """Give the cosines and sines, with an axis for each of X's from that of the positions on."""
         frequencies = self.base ** (-np.arange(0, n, 2) / n)
         length, between = X.type.shape[self.axis], (1,) * (-self.axis - 2)
+        now = decoding.get()
+        if positions is None and now is not None:
+            positions = now.positions(X.shape[self.axis])
         if positions is None and length is not None:
             turned = np.arange(length)[:, None] * frequencies
             turned = turned.reshape(length, *between, n // 2)
@@ -132,8 +135,8 @@ class RotaryPositions(Layer):
         return pt.cos(angle), pt.sin(angle)
 
 
-def _slopes(n_heads: int) -> np.ndarray:
-    """Give the slope of each head: a geometric sequence, filled up from the next finer one."""
+def alibi_slopes(n_heads: int) -> np.ndarray:
+    """Give the slope of each head in :func:`alibi_bias`, for a positive number of heads."""
     power = 2 ** int(math.log2(n_heads))
     slopes = 2.0 ** (-8 * np.arange(1, power + 1) / power)
     finer = 2.0 ** (-8 * np.arange(1, 2 * power + 1) / (2 * power))
@@ -183,4 +186,4 @@ def alibi_bias(n_heads: int, n_queries: Any, n_keys: Any = None, *, dtype: str |
     n_keys = n_queries if n_keys is None else n_keys
     keys, queries = numbered(n_keys), numbered(n_queries) + (n_keys - n_queries)
     distance = abs(queries[:, None] - keys[None, :]).astype(dtype)
-    return -_slopes(n_heads).astype(dtype)[:, None, None] * distance
+    return -alibi_slopes(n_heads).astype(dtype)[:, None, None] * distance

@@ -8,7 +8,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["divided_by_rms", "standardized", "working_dtype"]
+__all__ = ["standardized", "working_dtype"]
 
 
 def working_dtype(dtype: str) -> str:
@@ -48,9 +48,3 @@ def standardized(
 
     centred = X - mean(X)
     return centred / pt.sqrt(mean(pt.sqr(centred)) + np.asarray(epsilon, dtype))
-
-
-def divided_by_rms(X: TensorVariable, epsilon: float) -> TensorVariable:
-    """Scale to a mean square of 1 along the last axis."""
-    mean_square = pt.sqr(X).mean(axis=-1, keepdims=True)
-    return X / pt.sqrt(mean_square + np.asarray(epsilon, X.type.dtype))

@@ -2,5 +2,7 @@
 
 from ptml.surgery.growing import grow
 from ptml.surgery.low_rank import low_rank, merge_low_rank
+from ptml.surgery.merging import merge_norms
+from ptml.surgery.stacking import stack, unstack
 
-__all__ = ["grow", "low_rank", "merge_low_rank"]
+__all__ = ["grow", "low_rank", "merge_low_rank", "merge_norms", "stack", "unstack"]

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 
 from ptml.network import Placed, lay_out
-from ptml_state import Leaf, Slot, State
+from ptml_state import Leaf, Role, State
 from ptml_state.edit import must_be_state
 from ptml_state.store import first_value, fresh_seed
 from ptml_state.typetext import type_text
@@ -81,7 +81,16 @@ def grow(state: State, network: Any, *, seed: int | None = None) -> State:
     ]
     if smaller:
         raise ValueError(NOT_LARGER.format(leaves="\n".join(smaller)))
-    grown = {leaf.address: _grown(leaf, slot, seed) for leaf, slot in changed}
+    at = {place.slot: address for address, place in places.items()}
+    grown: dict[str, Leaf] = {}
+    for leaf, slot in sorted(changed, key=lambda pair: pair[1].starts_from is not None):
+        origin = None if slot.starts_from is None else at.get(slot.starts_from)
+        if origin is None or origin not in state:
+            grown[leaf.address] = _grown(leaf, first_value(slot, leaf.address, seed))
+        else:
+            started = slot.started(grown[origin].value if origin in grown else state[origin])
+            # A statistic belongs to all of what it is taken of; of a parameter the trained part stays.
+            grown[leaf.address] = _grown(leaf, started, keep=leaf.role is not Role.STATISTIC)
     behind = tuple(f"/{address}" for address in grown)
     return State.of(
         _of_network(grown.get(leaf.address, leaf), places.get(leaf.address))
@@ -94,9 +103,10 @@ def _may_grow(old: tuple[int, ...], new: tuple[int, ...]) -> bool:
     return len(old) == len(new) and all(n <= m for n, m in zip(old, new, strict=True))
 
 
-def _grown(leaf: Leaf, slot: Slot, seed: int) -> Leaf:
-    value = np.array(first_value(slot, leaf.address, seed), dtype=leaf.dtype)
-    value[tuple(slice(size) for size in leaf.shape)] = leaf.value
+def _grown(leaf: Leaf, first: np.ndarray, *, keep: bool = True) -> Leaf:
+    value = np.array(first, dtype=leaf.dtype)
+    if keep:
+        value[tuple(slice(size) for size in leaf.shape)] = leaf.value
     value.flags.writeable = False
     return attrs.evolve(leaf, value=value)
 

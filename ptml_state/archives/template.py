@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from ptml_state.leaf import Leaf
-from ptml_state.slot import Copied
+from ptml_state.slot import Copied, Derived
 from ptml_state.state import State
 from ptml_state.store import Place, Store, first_value, fresh_seed
 
@@ -42,7 +42,7 @@ class Wanted:
     first : callable
         Gives its first value, from those of the other leaves by address.
     after : str, optional
-        The address of the leaf whose value the first one is a copy of.
+        The address of the leaf whose value the first one is a copy or function of.
     """
 
     leaf: Leaf
@@ -119,9 +119,7 @@ def _wanted_place(place: Place, at: Mapping[Any, str], seed: int) -> Wanted:
         uses=place.uses,
         layer=place.layer,
     )
-    if not isinstance(slot.initializer, Copied):
+    if not isinstance(slot.initializer, Copied | Derived):
         return Wanted(leaf, lambda values: first_value(slot, address, seed))
-    origin = None if slot.of is None else at.get(slot.of)
-    return Wanted(
-        leaf, lambda values: np.asarray(values[origin or ""]).astype(slot.dtype), after=origin or ""
-    )
+    origin = None if slot.starts_from is None else at.get(slot.starts_from)
+    return Wanted(leaf, lambda values: slot.started(np.asarray(values[origin or ""])), after=origin or "")

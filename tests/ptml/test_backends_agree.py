@@ -144,7 +144,7 @@ def by_hand(run, steps, floatX):
 def test_one_seed_makes_the_same_first_state_bit_for_bit(backend):
     first = trained(backend, "float32", 10).first
     assert first == trained("numba", "float32", 10).first
-    assert set(first.roles.values()) == set(Role)
+    assert set(first.roles.values()) == set(Role) - {Role.CACHE}
 
 
 @pytest.mark.backends("c", "jax", "mlx")

@@ -188,6 +188,38 @@ def test_a_copied_layer_builds_sublayers_of_its_own():
         assert again.left.W is not left.W
 
 
+class Deep(ptml.Layer):
+    """Builds as many layers as it is told."""
+
+    n: int
+    depth: int
+
+    @ptml.sublayer
+    def layers(self):
+        names = (f"{self.name}/layer{k}" for k in range(self.depth))
+        return [Linear(name, n_in=self.n, n_out=self.n, bias=False) for name in names]
+
+    def build(self, X):
+        for layer in self.layers:
+            X = layer(X)
+        return X
+
+
+def test_a_layer_may_build_a_tuple_of_layers():
+    deep = Deep("deep", n=2, depth=2)
+    assert deep.layers is deep.layers
+    assert own_sublayers(deep) == list(deep.layers)
+    assert list(ptml.init(deep, seed=0)) == ["deep/layer0/W", "deep/layer1/W"]
+    assert own_sublayers(Deep("none", n=2, depth=0)) == []
+    pair = Deep(n=2, depth=1), Deep(n=2, depth=1)
+    assert list(ptml.init(pair, seed=0)) == ["Deep_1/layer0/W", "Deep_2/layer0/W"]
+    alone = pickle.loads(pickle.dumps((deep, deep.layers[1])))
+    assert alone[1] is alone[0].layers[1]
+    X = ptml.layers.Input("X", (None, 2))
+    graph = pickle.loads(pickle.dumps(deep(X)))
+    assert [h.slot.owner.name for h in ptml.slots(graph)] == ["deep/layer0", "deep/layer1"]
+
+
 def test_a_copied_sublayer_is_the_copied_layers():
     left = pickle.loads(pickle.dumps(Twin(n=2).left))
     assert left == Twin(n=2).left

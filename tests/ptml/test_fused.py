@@ -19,6 +19,7 @@ from ptml.fused import Fused
 from ptml.layers import Input
 from ptml.loss.entropy import LabelEntropy, TargetEntropy
 from ptml.moments import Moments
+from ptml.normalization import Normalize, NormalizeGradient
 from ptml.softmax import LogSoftmax, LogSoftmaxGradient, Softmax, SoftmaxGradient
 
 PYTHON = Mode(linker="py", optimizer="fast_compile")
@@ -77,6 +78,22 @@ def test_one_that_nothing_expands_runs_in_python():
     storage = [[None]]
     node.op.perform(node, [np.array([1.0, 2.0])], storage)
     np.testing.assert_allclose(storage[0][0], [1.0, 8.0])
+
+
+class Chained(Fused):
+    """Two outputs, of which one is computed of the other."""
+
+    def build(self, x):
+        square = x**2
+        return [square, 3 * square, square]
+
+
+def test_an_output_that_another_is_computed_of_has_the_gradients_of_both():
+    x = pt.vector("x")
+    first, second, third = Chained()(x)
+    for loss, wanted in ((first + second, 8.0), (first + second + third, 10.0), (second, 6.0)):
+        gradient = pytensor.grad(loss.sum(), x)
+        np.testing.assert_allclose(pytensor.function([x], gradient, mode=PYTHON)([1.0]), [wanted])
 
 
 def test_its_gradients_are_those_of_its_graph_unless_made_by_hand():
@@ -157,6 +174,7 @@ def test_one_without_a_graph_says_what_is_missing():
 
 
 X, G = pt.matrix("X", shape=(None, 3)), pt.matrix("G", shape=(None, 3))
+W = pt.vector("w", shape=(3,))
 EVERY = [
     (Softmax(), [X]),
     (SoftmaxGradient(), [X, G]),
@@ -166,6 +184,10 @@ EVERY = [
     (LabelEntropy(), [X, pt.lvector("y")]),
     (LabelEntropy(0.1, -1, True), [X, pt.lvector("y"), pt.vector("w", shape=(3,))]),
     (Moments(), [X, pt.lscalar("n")]),
+    (Normalize(1e-5), [X, W, W.clone()]),
+    (Normalize(1e-5, False), [X]),
+    (NormalizeGradient(1e-5), [X, W, G, pt.vector("r"), pt.vector("m")]),
+    (NormalizeGradient(1e-5, False), [X, G, pt.vector("r")]),
 ]
 
 

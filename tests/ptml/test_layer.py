@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 
+import attrs
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -18,7 +19,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace, vectorize_graph
 
 import ptml
-from ptml.layer import DefaultName
+from ptml.layer import DefaultName, name_by_keyword
 from ptml.layers import BatchNorm, Dropout, Input, Linear, Sequential
 
 PYTHON = Mode(linker="py", optimizer="fast_compile")
@@ -104,6 +105,44 @@ def test_tensors_by_keyword_are_inputs_of_the_nested_graph(X):
     Y = Shifted()(X, factor=factor)
     assert factor in Y.owner.inputs
     np.testing.assert_array_equal(run(Y, np.ones((1, 2)), 3.0), [[4.0, 4.0]])
+
+
+def test_tensors_in_nested_tuples_are_inputs_and_results_of_the_nested_graph(X):
+    class Nested(ptml.Layer):
+        def build(self, X, *, parts=None):
+            (a, b), c = parts
+            return X + a, (X * b, (c,))
+
+    a, b = pt.scalar("a"), pt.scalar("b")
+    results = Nested("nested")(X, parts=[(a, b), np.array(5.0)])
+    total, (product, (c,)) = results
+    assert {a, b} <= set(total.owner.inputs)
+    assert str(product.owner.op) == "nested:Nested"
+    found = run([total, product, c], np.ones((1, 2)), 3.0, 4.0, inputs=[X, a, b])
+    np.testing.assert_array_equal(found[0], [[4.0, 4.0]])
+    np.testing.assert_array_equal(found[1], [[4.0, 4.0]])
+    assert found[2] == 5.0
+
+
+def test_a_layer_may_take_layers_by_position_and_its_name_by_keyword():
+    class Twice(ptml.Layer):
+        inner: ptml.Layer = attrs.field(kw_only=False)
+        name: str = name_by_keyword()
+
+        def build(self, X):
+            return self.inner(self.inner(X))
+
+    inner = Shifted("inner")
+    assert repr(Twice(inner)) == "Twice(Shifted('inner'))"
+    assert repr(Twice(inner, name="twice")) == "Twice(Shifted('inner'), name='twice')"
+    assert isinstance(Twice(inner).name, DefaultName)
+    assert attrs.evolve(Twice(inner), name="other").inner is inner
+    with pytest.raises(
+        TypeError, match=r"Twice takes inner by position, and its name and everything else by keyword; got 2"
+    ):
+        Twice(inner, "twice")
+    with pytest.raises(ValueError, match="cannot name a layer"):
+        Twice(inner, name="a//b")
 
 
 def test_a_layer_without_build_says_what_to_define(X):

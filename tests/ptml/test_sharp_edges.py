@@ -17,7 +17,7 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.utils import MissingInputError
 
 import ptml
-from ptml.layers import BatchNorm, Dropout, Flatten, Input, Linear, Sequential
+from ptml.layers import BatchNorm, Conv2D, Dropout, Flatten, Input, Linear, MaxPool1D, MaxPool2D, Sequential
 from ptml.loss import CrossEntropy, SquaredError, supervised_loss
 from ptml.optim import (
     adam,
@@ -97,6 +97,7 @@ SCHEDULES = "A schedule's third argument is an endpoint"
 KEYWORDS = "Hyperparameters are keyword-only"
 CHANNELS = "Normalization is channels-last too"
 TRANSPOSED = "Linear weights are the transpose of torch's"
+POOLING = "Pooling strides by its kernel; convolution strides by one"
 BACKENDS = "Backends do not always compute the same answer"
 
 EDGES = {
@@ -483,6 +484,21 @@ def decay_tells_gradients_from_steps() -> None:
         np.testing.assert_allclose(amount, -factor * W, rtol=1e-12)
 
 
+def pooling_tiles_and_convolution_slides() -> None:
+    x = Input("x", (None, 9, 9, 1))
+    conv = Conv2D("conv", in_channels=1, out_channels=1, kernel_size=3)
+    assert MaxPool2D(kernel_size=3)(x).type.shape == (None, 3, 3, 1)
+    assert conv(x).type.shape == MaxPool2D(kernel_size=3, stride=1)(x).type.shape == (None, 7, 7, 1)
+
+
+def a_tied_maximum_is_its_first_tap() -> None:
+    x = Input("x", (None, 4, 1))
+    gradient = pytensor.grad(MaxPool1D(kernel_size=4)(x).sum(), x)
+    for options in (PYTHON, {"backend": "numba"}):
+        found = ptml.function([x], gradient, **options)(np.zeros((1, 4, 1)))
+        assert found.ravel().tolist() == [1, 0, 0, 0]
+
+
 def a_stack_of_unnamed_layers_round_trips() -> None:
     def network() -> Sequential:
         return Sequential(fc(None), ptml.activations.ReLU(), fc(None), BatchNorm(n_in=2), fc("named"))
@@ -549,6 +565,8 @@ BLUNTED = {
     "state is read as the backend's arrays": (BACKENDS, state_is_numpy_on_every_backend),
     "one seed gives other masks on another backend": (BACKENDS, masks_are_the_same_on_every_backend),
     "two functions replay one stream": (BACKENDS, two_programs_continue_one_stream),
+    "a tied maximum splits its gradient": (BACKENDS, a_tied_maximum_is_its_first_tap),
+    "a pool of three steps one at a time": (POOLING, pooling_tiles_and_convolution_slides),
 }
 
 
@@ -567,7 +585,8 @@ COUNTS = {
     KEYWORDS: 16,
     CHANNELS: 5,
     TRANSPOSED: 3,
-    BACKENDS: 7,
+    BACKENDS: 8,
+    POOLING: 1,
 }
 
 

@@ -38,7 +38,8 @@ def test_roles_join_into_selectors():
 
 
 def test_a_role_is_written_as_its_value():
-    assert [str(role) for role in Role] == ["parameter", "statistic", "generator", "clock", "optimizer"]
+    values = ["parameter", "statistic", "generator", "clock", "optimizer", "cache"]
+    assert [str(role) for role in Role] == values
     assert repr(Role.PARAMETER) == "Role.PARAMETER"
 
 

@@ -9,11 +9,17 @@ import jax.numpy as jnp
 from pytensor.link.jax.dispatch import jax_funcify
 
 from ptml.checks import AxisCheck, RowCount, SameSize, axis_checker, row_counter, size_comparer
+from ptml.lengths import LengthCheck, length_checker
 
 
 @jax_funcify.register(AxisCheck)
 def jax_axis_check(op: AxisCheck, **kwargs: Any) -> Callable:
     return axis_checker(op)
+
+
+@jax_funcify.register(LengthCheck)
+def jax_length_check(op: LengthCheck, **kwargs: Any) -> Callable:
+    return length_checker(op)
 
 
 @jax_funcify.register(SameSize)

@@ -25,6 +25,7 @@ def jax_function(graph: FunctionGraph) -> Callable[..., Any]:
         From the graph's inputs to a tuple of its outputs, untraced. Where JAX has no 64-bit numbers, those of
         the graph are 32-bit ones, without a warning for each.
     """
+    import jax.numpy as jnp
     from pytensor.link.jax.dispatch import jax_funcify
 
     from ptml.backends.jax import load
@@ -39,6 +40,7 @@ def jax_function(graph: FunctionGraph) -> Callable[..., Any]:
     def without_warnings(*inputs: Any) -> Any:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
-            return compute(*inputs)
+            # Some of what is converted asks arrays for methods that only JAX's own have.
+            return compute(*map(jnp.asarray, inputs))
 
     return without_warnings

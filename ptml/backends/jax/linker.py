@@ -117,11 +117,12 @@ class DonatingVM:
 
         if self._kept is None:
             traced = self._traced
-            self._kept = jax.jit(traced, static_argnums=self._static)
-            # JAX keeps the trace, for the call that follows.
-            jaxpr = self._kept.trace(*self._arguments()).jaxpr
+            kept = jax.jit(traced, static_argnums=self._static)
+            # JAX keeps the trace, for the call that follows. A check of shapes may raise in it.
+            jaxpr = kept.trace(*self._arguments()).jaxpr
             donated = () if _calls_python(jaxpr) else self._updated
             self._donated = jax.jit(traced, static_argnums=self._static, donate_argnums=donated)
+            self._kept = kept
         if jax.config.jax_debug_nans or jax.config.jax_debug_infs:
             # JAX runs a call again to find out where the first of them came from.
             return self._kept

@@ -11,6 +11,7 @@ from ptml.backends.everywhere import LAST, everywhere, unchecked
 from ptml.backends.jax.linker import DonatingJAXLinker
 from ptml.backends.loops import EndingScan, in_place_of_scans, keeps_a_trace
 from ptml.backends.native import keeping_native
+from ptml.backends.sizes import size_arithmetic, sizes_of_tensors
 
 __all__ = ["JAX"]
 
@@ -31,4 +32,6 @@ JAX: Mode = keeping_native(Mode(DonatingJAXLinker(), PYTENSOR_JAX.provided_optim
     (everywhere(CAReduce, _is_wide, _narrowed), LAST),
     (unchecked, LAST + 1),
     (in_place_of_scans(EndingScan, lambda op: op.info.as_while and not keeps_a_trace(op)), LAST + 2),
+    (size_arithmetic, LAST + 3),
+    (sizes_of_tensors, LAST + 4),
 )

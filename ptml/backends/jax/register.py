@@ -14,4 +14,16 @@ def load() -> None:
         If JAX is not installed.
     """
     # Importing a module of kernels registers them.
-    from ptml.backends.jax import bits, checks, labels, loops, rng  # noqa: F401
+    from ptml.backends.jax import (  # noqa: F401
+        attention,
+        bits,
+        checks,
+        convolution,
+        labels,
+        loops,
+        padding,
+        pooling,
+        recompute,
+        rng,
+        sizes,
+    )

@@ -9,11 +9,17 @@ import mlx.core as mx
 from pytensor.link.mlx.dispatch import mlx_funcify
 
 from ptml.checks import AxisCheck, RowCount, SameSize, axis_checker, row_counter, size_comparer
+from ptml.lengths import LengthCheck, length_checker
 
 
 @mlx_funcify.register(AxisCheck)
 def mlx_axis_check(op: AxisCheck, **kwargs: Any) -> Callable:
     return axis_checker(op)
+
+
+@mlx_funcify.register(LengthCheck)
+def mlx_length_check(op: LengthCheck, **kwargs: Any) -> Callable:
+    return length_checker(op)
 
 
 @mlx_funcify.register(SameSize)

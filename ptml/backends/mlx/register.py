@@ -14,4 +14,15 @@ def load() -> None:
         If MLX is not installed.
     """
     # Importing a module of kernels registers them.
-    from ptml.backends.mlx import bits, checks, labels, loops, rng  # noqa: F401
+    from ptml.backends.mlx import (  # noqa: F401
+        attention,
+        bits,
+        checks,
+        convolution,
+        labels,
+        loops,
+        pooling,
+        recompute,
+        resizing,
+        rng,
+    )

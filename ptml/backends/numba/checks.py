@@ -12,6 +12,7 @@ from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 
 from ptml.checks import AxisCheck, RowCount, SameSize, count_message, size_message, sizes_message
+from ptml.lengths import LengthCheck, length_message
 
 # Formatting inside a kernel takes seconds to compile, so the error holds the text and the sizes apart.
 _CHECK = """\
@@ -35,6 +36,12 @@ def _compiled(bad: str, message: str, result: str, **ndims: int) -> tuple[Callab
 def numba_axis_check(op: AxisCheck, node: Apply, **kwargs: Any) -> tuple[Callable, str]:
     ndim = node.inputs[0].type.ndim
     return _compiled(f"x.shape[{ndim + op.axis}] != {op.size}", size_message(op, ndim), "x", x=ndim)
+
+
+@register_funcify_and_cache_key(LengthCheck)
+def numba_length_check(op: LengthCheck, node: Apply, **kwargs: Any) -> tuple[Callable, str]:
+    ndim = node.inputs[0].type.ndim
+    return _compiled(f"x.shape[{ndim + op.axis}] < {op.minimum}", length_message(op, ndim), "x", x=ndim)
 
 
 @register_funcify_and_cache_key(SameSize)

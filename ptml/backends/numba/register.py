@@ -14,4 +14,4 @@ def load() -> None:
         If Numba is not installed.
     """
     # Importing a module of kernels registers them.
-    from ptml.backends.numba import bits, checks, labels, rng  # noqa: F401
+    from ptml.backends.numba import bits, checks, labels, recompute, rng  # noqa: F401

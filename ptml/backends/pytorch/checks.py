@@ -9,11 +9,17 @@ import torch
 from pytensor.link.pytorch.dispatch import pytorch_funcify
 
 from ptml.checks import AxisCheck, RowCount, SameSize, axis_checker, row_counter, size_comparer
+from ptml.lengths import LengthCheck, length_checker
 
 
 @pytorch_funcify.register(AxisCheck)
 def pytorch_axis_check(op: AxisCheck, **kwargs: Any) -> Callable:
     return axis_checker(op)
+
+
+@pytorch_funcify.register(LengthCheck)
+def pytorch_length_check(op: LengthCheck, **kwargs: Any) -> Callable:
+    return length_checker(op)
 
 
 @pytorch_funcify.register(SameSize)

@@ -14,4 +14,16 @@ def load() -> None:
         If PyTorch is not installed.
     """
     # Importing a module of kernels registers them.
-    from ptml.backends.pytorch import bits, checks, labels, rng  # noqa: F401
+    from ptml.backends.pytorch import (  # noqa: F401
+        attention,
+        bits,
+        checks,
+        convolution,
+        labels,
+        loops,
+        padding,
+        pooling,
+        recompute,
+        rng,
+        slices,
+    )

@@ -8,6 +8,7 @@ from typing import Any
 from pytensor.compile.builders import OpFromGraph, SymbolicOp
 from pytensor.conditional.op import IfElse
 from pytensor.graph.basic import Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.scan.op import Scan, ScanInfo
 from pytensor.tensor import special
 from pytensor.tensor.basic import AllocDiag
@@ -35,6 +36,7 @@ from ptml.graphs.fields import (
 from ptml.graphs.registry import Entry, add, register_op
 from ptml.layer import DefaultName, Layer, LayerGradient, LayerOp
 from ptml.loss.softmax import Surprisal
+from ptml.recompute import Recomputed
 from ptml_state.strictjson import short
 
 __all__ = ["FrozenCall"]
@@ -138,6 +140,18 @@ _call = _register(
     lambda op: str(op.layer.name),
 )
 add(FrozenCall, _call)
+
+
+_register(
+    Recomputed,
+    "ptml.Recomputed",
+    {"n_data": COUNT, "graph": GRAPH},
+    lambda op: {
+        "n_data": op.n_data,
+        "graph": FunctionGraph(list(op.inner_inputs), list(op.inner_outputs), clone=True),
+    },
+    lambda n_data, graph: Recomputed(graph[0], graph[1], n_data),
+)
 
 
 def _refuse_own_gradient(op: OpFromGraph) -> None:

@@ -58,6 +58,8 @@ def test_a_loop_of_no_steps_gives_nothing(backend, x):
     X = pt.fmatrix("X")
     sums = ptml.scan(lambda a, b: a + b, sequences=X, outputs_info=pt.zeros(3, dtype="float32"))
     assert ptml.function([X], sums, backend=backend)(x[:0]).shape == (0, 3)
+    fresh = ptml.scan(lambda a: pt.stack([a, a]), sequences=X)
+    assert ptml.function([X], fresh, backend=backend)(x[:0]).shape == (0, 2, 3)
 
 
 def test_a_loop_ends_when_its_condition_holds(backend, x):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -75,3 +79,17 @@ def test_the_plan_and_pytensors_modes_have_no_part_in_it():
         run = pytensor.function([x], Doubled()(x), mode=mode)
         np.testing.assert_array_equal(run([1.0, 2.0]), [2.0, 4.0])
         assert not any(isinstance(n.op, Fused | Scan) for n in apply_ancestors(run.maker.fgraph.outputs))
+
+
+@pytest.mark.backends("jax")
+def test_a_mode_may_be_asked_for_before_the_first_fused_op(backend):
+    # PyTensor takes no rewrite under a name that a query left out before.
+    code = (
+        "from ptml.backends.modes import backend_for\n"
+        f"backend_for({backend!r}).mode.optimizer\n"
+        "from ptml.fused import known_to_pytensor\n"
+        "known_to_pytensor()\n"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=False)
+    assert done.returncode == 0, done.stderr

@@ -48,7 +48,7 @@ def batches(n):
 def test_it_equals_the_bound_call_bit_for_bit_and_leaves_the_given_state_as_it_was(backend):
     step = step_on(backend)
     state = step.state
-    assert set(state.roles.values()) == set(Role)
+    assert set(state.roles.values()) == set(Role) - {Role.CACHE}
     history = []
     for batch in batches(3):
         before = {address: value.copy() for address, value in state.items()}

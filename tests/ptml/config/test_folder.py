@@ -23,7 +23,7 @@ from ptml.config import folder, registry
 from ptml.config.registry import Registry
 from ptml.initializers import Constant
 from ptml.layer import Layer
-from ptml.layers import BatchNorm, Dropout, Input, Lambda, Linear, Sequential
+from ptml.layers import RNN, BatchNorm, Dropout, ElmanCell, Input, Lambda, Linear, Sequential
 from ptml.optim import adam, add_noise, chain, compile_train
 from ptml_state import State, save_state
 from ptml_state.strictjson import json_text
@@ -33,15 +33,30 @@ ROOT = Path(__file__).parents[3]
 #: A value for each field that a layer of the library has no default for.
 SAMPLES = {
     "base": (Linear(n_in=3, n_out=2), Linear(n_in=4, n_out=5)),
+    "backward": (RNN(n_in=2, n_hidden=3), RNN(n_in=2, n_hidden=4)),
     "branches": ((Dropout("c"),), (Dropout("d"), ReLU())),
+    "cell": (ElmanCell(n_in=2, n_hidden=3), ElmanCell(n_in=2, n_hidden=4)),
+    "forward": (RNN(n_in=2, n_hidden=3), RNN(n_in=2, n_hidden=4)),
+    "in_channels": (2, 4),
+    "kernel_size": (3, 2),
+    "layer": (Linear(n_in=3, n_out=2), Linear(n_in=4, n_out=5)),
     "layers": ((Dropout("a"),), (Dropout("b"), ReLU())),
+    "n": (2, 3),
+    "d_model": (4, 8),
+    "n_embd": (4, 8),
     "n_embeddings": (4, 6),
     "n_features": (3, 2),
     "n_groups": (1, 2),
+    "n_head": (2, 1),
+    "n_hidden": (3, 5),
     "n_in": (3, 4),
+    "n_layer": (1, 2),
     "n_out": (2, 5),
     "n_positions": (4, 7),
+    "out_channels": (2, 4),
+    "output_size": (3, 2),
     "rank": (1, 2),
+    "scale_factor": (2, 3),
 }
 
 
@@ -52,7 +67,9 @@ def _two_of_each():
         cls = Registry().called(name)
         # A function is no data.
         if issubclass(cls, Layer) and cls is not Lambda and not inspect.isabstract(cls):
-            needed = [f.alias for f in attrs.fields(cls) if f.init and f.default is attrs.NOTHING]
+            fields = [f for f in attrs.fields(cls) if f.init]
+            # Of scale_factor and size, which both have a default, one has to be given.
+            needed = [f.alias for f in fields if f.default is attrs.NOTHING or f.alias == "scale_factor"]
             layers += [cls(**{alias: SAMPLES[alias][k] for alias in needed}) for k in (0, 1)]
     return Sequential(*layers)
 

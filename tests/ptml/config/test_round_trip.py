@@ -16,7 +16,7 @@ from ptml.activations import PReLU, ReLU
 from ptml.config import registry
 from ptml.config.registry import Registry
 from ptml.initializers import Constant, HeNormal, Initializer, Uniform
-from ptml.layers import BatchNorm, Dropout, Linear, Sequential
+from ptml.layers import RNN, BatchNorm, Dropout, ElmanCell, Linear, Sequential
 from ptml.loss import CrossEntropy
 from ptml.module import Module
 from ptml.optim import (
@@ -39,26 +39,42 @@ from ptml_state import Role, where
 SAMPLES = {
     "base": Linear("base", n_in=4, n_out=3),
     "boundaries": (10,),
+    "backward": RNN("backward", n_in=2, n_hidden=3),
     "branches": (Dropout("one"), Dropout()),
+    "cell": ElmanCell("cell", n_in=2, n_hidden=3),
     "builds_updates": sgd(0.1),
+    "d_model": 4,
     "decay_every": 5,
     "decide": ptml.optim.nonfinite(),
     "factor": 0.5,
     "final_learning_rate": 0.01,
+    "forward": RNN("forward", n_in=2, n_hidden=3),
     "groups": {"fc1": sgd(0.1), "fc2/W": freeze()},
+    "in_channels": 4,
+    "kernel_size": 3,
+    "layer": Linear("inner", n_in=4, n_out=3),
     "layers": (Dropout("drop"), Dropout()),
     "learning_rate": 0.1,
     "max_norm": 2.0,
+    "loss": ptml.loss.SquaredError(),
     "n": 3,
+    "n_classes": 3,
+    "n_embd": 4,
     "n_embeddings": 6,
     "n_features": 4,
     "n_groups": 2,
+    "n_head": 2,
+    "n_hidden": 5,
     "n_in": 4,
+    "n_layer": 2,
     "n_out": 3,
     "n_positions": 5,
+    "out_channels": 6,
+    "output_size": 3,
     "peak_value": 1.0,
     "rank": 2,
     "rule": adam(),
+    "scale_factor": 2,
     "schedule": cosine_schedule(0.1, 100),
     "schedules": (cosine_schedule(0.1, 10), cosine_schedule(0.1, 20)),
     "timescale": 7,
@@ -82,7 +98,9 @@ def _library() -> list:
 
 
 def _needed(cls: type) -> dict:
-    wanted = [f.alias for f in attrs.fields(cls) if f.init and f.default is attrs.NOTHING]
+    fields = [f for f in attrs.fields(cls) if f.init]
+    # Of scale_factor and size, which both have a default, one has to be given.
+    wanted = [f.alias for f in fields if f.default is attrs.NOTHING or f.alias == "scale_factor"]
     return {name: SAMPLES[name] for name in wanted}
 
 
@@ -283,6 +301,17 @@ def test_what_a_layer_builds_is_its_own_also_where_it_is_used_elsewhere():
         owner, part = (again[0], again[1]) if isinstance(again[0], Twice) else (again[1], again[0])
         assert part is owner.inner
         assert list(ptml.init(again, seed=0)) == ["block/inner/W", "block/inner/b"]
+
+
+def test_one_of_the_layers_that_a_layer_builds_is_its_own_too():
+    stack = RNN("stack", n_in=2, n_hidden=2, n_layers=2)
+    again = _again(Sequential(stack, stack.layers[1]))
+    assert again[1] is again[0].layers[1]
+    config = ptml.to_config(Sequential(stack, stack.layers[1]))
+    assert config["module"]["layers"][1]["@part"] == "layers/1"
+    config["module"]["layers"][1]["@part"] = "layers/2"
+    with pytest.raises(ptml.ConfigError, match="layers/1"):
+        ptml.from_config(config)
 
 
 def test_rules_with_masks_groups_and_guards_are_data():

@@ -7,7 +7,9 @@ axis gives their gradients to the last digits. All layers stand in one program f
 from __future__ import annotations
 
 import functools
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -336,6 +338,11 @@ CASES = {
         lambda: RotaryPositions("interleaved", interleaved=True), (2, 3, 4), _rotary(True), known=(-1,)
     ),
 }
+
+#: Families whose lines stand in a file of their own, ``cases_<family>.py``, as arguments of `Case`.
+for _family in ("attention", "combinators", "convolution", "recurrent", "windows"):
+    _file = runpy.run_path(str(Path(__file__).with_name(f"cases_{_family}.py")))
+    CASES.update({name: Case(**line) for name, line in _file["CASES"].items()})
 
 
 def _x(name, shape=None, dtype="float64"):

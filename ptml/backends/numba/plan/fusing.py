@@ -13,6 +13,7 @@ from pytensor.tensor.special import LogSoftmax as PyTensorLogSoftmax
 from pytensor.tensor.special import Softmax as PyTensorSoftmax
 
 from ptml.backends.numba.plan.lowering import rule_for
+from ptml.backends.numba.plan.merging import MergeAnew
 from ptml.fused import EXPAND_POSITION, Fused
 from ptml.softmax import LogSoftmax, Softmax, along_axis
 
@@ -45,4 +46,8 @@ _taking_over = node_rewriter([PyTensorSoftmax, PyTensorLogSoftmax])(_own_softmax
 expand_others: GraphRewriter = dfs_rewriter(_expanding, ignore_newtrees=False)
 
 #: What a mode of plans registers.
-REWRITES = ((expand_others, EXPAND_POSITION), (dfs_rewriter(_taking_over), BEFORE_FUSION))
+REWRITES = (
+    (expand_others, EXPAND_POSITION),
+    (dfs_rewriter(_taking_over), BEFORE_FUSION),
+    (MergeAnew(), BEFORE_FUSION + 0.05),
+)

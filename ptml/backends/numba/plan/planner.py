@@ -25,13 +25,21 @@ from ptml.backends.numba.plan.lowering import rule_for
 from ptml.backends.numba.plan.memory import Block, Fixed, Live, Pool, Value
 from ptml.backends.numba.plan.rules import (
     assembling,
+    attention,
     checking,
+    convolution,
     drawing,
     elementwise,
     entropy,
+    gru,
     indexing,
+    lstm,
     moments,
+    normalization,
+    pooling,
     products,
+    recurrence,
+    resizing,
     rows,
     scanning,
     sorting,
@@ -46,8 +54,8 @@ __all__ = ["Planner", "Start", "layout"]
 
 #: The rooms whose rules there are.
 ROOMS = (
-    *(assembling, checking, drawing, elementwise, entropy, indexing),
-    *(moments, products, rows, scanning, sorting, views),
+    *(assembling, attention, checking, convolution, drawing, elementwise, entropy, gru, indexing),
+    *(lstm, moments, normalization, pooling, products, recurrence, resizing, rows, scanning, sorting, views),
 )
 
 

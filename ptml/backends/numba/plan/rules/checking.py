@@ -21,6 +21,7 @@ from ptml.backends.numba.plan.rules.elementwise import copy_into
 from ptml.backends.numba.plan.runtime.cache import kernels
 from ptml.checks import AxisCheck, RowCount, SameSize
 from ptml.labels import CheckLabels, CheckProbabilities, CheckShape
+from ptml.lengths import LengthCheck
 
 if TYPE_CHECKING:
     from ptml.backends.numba.plan.planner import Planner
@@ -31,7 +32,7 @@ __all__: list[str] = []
 _I32, _I64, _POINTER = ir.IntType(32), ir.IntType(64), ir.PointerType()
 
 
-@rule(AxisCheck, SameSize, CheckShape)
+@rule(AxisCheck, LengthCheck, SameSize, CheckShape)
 def lower_shape_check(plan: Planner, unit: Unit, values: list[Value]) -> list[Value]:
     # The op looks at shapes only, and those are of this table; it raises by itself.
     unit.node.op.perform(unit.node, [value.array for value in values], [[None]])

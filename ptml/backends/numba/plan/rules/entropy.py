@@ -14,6 +14,7 @@ from ptml.backends.numba.plan.errors import Unsupported
 from ptml.backends.numba.plan.lowering import rule
 from ptml.backends.numba.plan.memory import Value
 from ptml.backends.numba.plan.rules.rows import Number, Rows, over_softmax
+from ptml.backends.numba.plan.runtime.pool import Share
 from ptml.loss.entropy import LabelEntropy, TargetEntropy
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from ptml.backends.numba.plan.schedule import Unit
 
 __all__: list[str] = []
+
+#: What a logit costs, as `share_over` counts.
+_WORK = 14
 
 _I64, _DOUBLE = ir.IntType(64), ir.DoubleType()
 
@@ -33,8 +37,10 @@ def lower_target_entropy(plan: Planner, unit: Unit, values: list[Value]) -> list
     losses, slopes, with_slopes, rows = _outputs(plan, unit, logits)
     if losses.array.size:
         dtype = str(logits.array.dtype)
-        kernel = _target_kernel(dtype, rows.wide, with_slopes)
-        plan.emit(kernel, [logits, weights, losses, slopes, rows.sums(plan, dtype), *rows.words], unit)
+        kernel, sums = _target_kernel(dtype, rows.wide, with_slopes), rows.sums(plan, dtype)
+        arrays = [logits, weights, losses, slopes, sums]
+        share = _share(rows, arrays, [logits, weights, losses], slopes, sums, with_slopes)
+        plan.emit_shared(kernel, [*arrays, *rows.words], unit, share)
     return [losses, slopes]
 
 
@@ -50,9 +56,10 @@ def lower_label_entropy(plan: Planner, unit: Unit, values: list[Value]) -> list[
         kernel = _label_kernel(
             dtype, str(labels.array.dtype), op.smoothing, op.ignore, op.weighted, rows.wide, with_slopes
         )
-        words: list[int | Value] = [logits, labels, losses, slopes, rows.sums(plan, dtype)]
-        words += [*weights, *picked, *rows.words]
-        plan.emit(kernel, words, unit)
+        sums = rows.sums(plan, dtype)
+        arrays = [logits, labels, losses, slopes, sums, *weights, *picked]
+        share = _share(rows, arrays, [logits, labels, losses, *picked], slopes, sums, with_slopes)
+        plan.emit_shared(kernel, [*arrays, *rows.words], unit, share)
     return [losses, slopes, *picked]
 
 
@@ -62,9 +69,18 @@ def _outputs(plan: Planner, unit: Unit, logits: Value) -> tuple[Value, Value, bo
     losses, slopes = unit.node.outputs[:2]
     if not shape[-1]:
         raise Unsupported("no classes")
-    rows, wanted = Rows(shape), plan.is_used(slopes, set())
+    rows, wanted = Rows(shape, _WORK), plan.is_used(slopes, set())
     memory = plan.new(shape, dtype, slopes) if wanted else rows.block_memory(plan, dtype)
     return plan.new(shape[:-1], dtype, losses), memory, wanted, rows
+
+
+def _share(
+    rows: Rows, arrays: list[Value], of_rows: list[Value], slopes: Value, sums: Value, with_slopes: bool
+) -> Share | None:
+    """Say how the rows are shared out; where nobody wants slopes, their memory is that of blocks."""
+    if with_slopes:
+        return rows.share(arrays, [*of_rows, slopes], [sums])
+    return rows.share(arrays, of_rows, [sums, slopes])
 
 
 class _Entropy:

@@ -9,7 +9,7 @@ short the rows are, and another walk sums and finishes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,8 @@ from ptml.backends.numba.plan.codegen.mathematics import emit_math
 from ptml.backends.numba.plan.codegen.routine import Array, Routine, in_order, same_floats
 from ptml.backends.numba.plan.lowering import rule
 from ptml.backends.numba.plan.memory import Value
+from ptml.backends.numba.plan.runtime.pool import Share
+from ptml.backends.numba.plan.runtime.sharing import share_over
 from ptml.backends.numba.vectormath import exponential, lane
 from ptml.softmax import LogSoftmax, LogSoftmaxGradient, Softmax, SoftmaxGradient
 
@@ -32,6 +34,8 @@ __all__ = ["Rows", "over_softmax"]
 BLOCK = 2048
 #: From which width on rows are wide.
 WIDE = 512
+#: Rows that are shared out are cut into no more parts than this.
+PARTS = 16
 
 _I64, _DOUBLE = ir.IntType(64), ir.DoubleType()
 
@@ -39,31 +43,64 @@ Number = Callable[[ir.Value], ir.Value]
 
 
 class Rows:
-    """How an array divides into rows, and rows into blocks.
+    """How an array divides into rows, rows into blocks, and all of them among threads.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    work : int
+        What a number costs, as `share_over` counts; 0 for what is not shared out.
 
     Attributes
     ----------
     count, width, per_block : int
     wide : bool
+    parts : int
+        How many parts all rows are cut into; each has memory for blocks of its own.
     """
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: tuple[int, ...], work: int = 0) -> None:
         self.width = shape[-1]
         self.count = math.prod(shape[:-1])
         self.wide = self.width >= WIDE
         self.per_block = 1 if self.wide else max(min(BLOCK // max(self.width, 1), self.count), 1)
+        self._grain, self.parts = self.count, 1
+        found = share_over(self.count, work * self.width, 0, {})
+        if found is not None:
+            self._grain = max(found.grain, -(-self.count // PARTS))
+            self.parts = -(-self.count // self._grain)
 
     @property
     def words(self) -> tuple[int, int, int]:
         return self.count, self.width, self.per_block
 
     def block_memory(self, plan: Planner, dtype: str) -> Value:
-        """Take memory for the numbers of a block."""
-        return plan.temporary((self.per_block, self.width), dtype)
+        """Take memory for the numbers of a block of each part."""
+        return plan.temporary((self.parts, self.per_block, self.width), dtype)
 
     def sums(self, plan: Planner, dtype: str) -> Value:
-        """Take memory for two numbers for each row of a block."""
-        return plan.temporary((2, self.per_block), dtype)
+        """Take memory for two numbers for each row of a block of each part."""
+        return plan.temporary((self.parts, 2, self.per_block), dtype)
+
+    def share(
+        self, arrays: Sequence[Value], of_rows: Sequence[Value], of_blocks: Sequence[Value]
+    ) -> Share | None:
+        """Say how a kernel of arrays, and then `words`, is shared out, or give None where it is not.
+
+        Parameters
+        ----------
+        arrays : sequence of Value
+        of_rows : sequence of Value
+            Those that have as many numbers for every row.
+        of_blocks : sequence of Value
+            Those that are memory for the blocks of parts.
+        """
+        if self.parts == 1:
+            return None
+        place = {id(value): word for word, value in enumerate(arrays)}
+        steps = {place[id(value)]: value.array.nbytes // self.count for value in of_rows}
+        apart = {place[id(value)]: value.array.nbytes // self.parts for value in of_blocks}
+        return Share(len(arrays), self.count, steps, self._grain, 0, apart)
 
 
 @rule(Softmax, takes=same_floats)

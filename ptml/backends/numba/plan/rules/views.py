@@ -16,6 +16,7 @@ from ptml.backends.numba.plan.errors import Unsupported
 from ptml.backends.numba.plan.lowering import rule
 from ptml.backends.numba.plan.memory import Fixed, Value
 from ptml.backends.numba.plan.rules.elementwise import copy_into
+from ptml.recompute import After
 
 if TYPE_CHECKING:
     from ptml.backends.numba.plan.planner import Planner
@@ -38,6 +39,12 @@ def lower_shape(plan: Planner, unit: Unit, values: list[Value]) -> list[Value]:
 @rule(TypeCastingOp, DeepCopyOp, ScalarFromTensor, TensorFromScalar, views={0: [0]})
 def lower_same(plan: Planner, unit: Unit, values: list[Value]) -> list[Value]:
     return [values[0]]
+
+
+# Its operands decide when it comes in the schedule, and so when what is computed of it starts.
+@rule(After)
+def lower_after(plan: Planner, unit: Unit, values: list[Value]) -> list[Value]:
+    return values[: unit.node.op.n]
 
 
 @rule(SpecifyShape)

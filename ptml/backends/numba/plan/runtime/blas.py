@@ -17,7 +17,7 @@ import numpy as np
 from ptml.backends.numba.plan.runtime.cache import kernels
 from ptml.backends.numba.plan.runtime.pool import Share, at_fork
 
-__all__ = ["LARGE", "Gemm", "Operand", "routine"]
+__all__ = ["LARGE", "Gemm", "Operand", "held", "routine"]
 
 _PREFIX = {"float32": "s", "float64": "d"}
 _LLVM = {"float32": "float", "float64": "double"}
@@ -218,8 +218,12 @@ def thread_setter() -> int:
 
 
 @cache
-def _held() -> tuple[int, int, int] | None:
-    """Give what holds BLAS to one thread, what lets it go, and their state; None where it cannot be held."""
+def held() -> tuple[int, int, int] | None:
+    """Give what holds BLAS to one thread, what lets it go, and their state; None where it cannot be held.
+
+    A kernel that several threads may run at once calls the first before its products, and the second after
+    them, each with the state.
+    """
     setter = thread_setter()
     if not setter:
         return None
@@ -317,11 +321,11 @@ class Gemm:
     ) -> None:
         self.left, self.right, self.m, self.n, self.k = left, right, m, n, k
         self.itemsize = np.dtype(dtype).itemsize
-        held = _held() if alone else None
-        self.alone = held is not None
+        hold = held() if alone else None
+        self.alone = hold is not None
         self.kernel = _gemm_kernel(dtype, self.alone)
         letters = [ord("T" if operand.transposed else "N") for operand in (right, left)]
-        self._head = [routine(_PREFIX[dtype] + "gemm"), *(held or (0, 0, 0)), *letters]
+        self._head = [routine(_PREFIX[dtype] + "gemm"), *(hold or (0, 0, 0)), *letters]
         self._head += [n, m, k, right.lead, left.lead, max(n, 1), 0]
 
     def words(self, matrices: Sequence[tuple[Any, Any, Any]]) -> list[Any]:

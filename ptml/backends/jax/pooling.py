@@ -1,0 +1,16 @@
+"""JAX's kernel of positions: shapes are known there, but not what is computed of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from ptml.backends.native import native
+from ptml.pooling.windows import Numbers
+
+
+@native("jax", Numbers)
+def jax_numbers(op: Numbers, **kwargs: Any) -> Callable:
+    return lambda x: jnp.arange(x.shape[op.axis])
