@@ -63,6 +63,46 @@ def test_first_losses_are_compared_with_numpy_in_float64(report):
     assert report.verdict("tiny", _started(right, finite=False)) == "**not finite (cold)**"
 
 
+@pytest.mark.parametrize("name", ["tiny", "tiny-cnn", "tiny-lstm", "tiny-transformer"])
+def test_the_gradients_that_losses_are_made_with_are_those_of_finite_differences(report, name):
+    workload = report.WORKLOADS[name]
+    features, labels = workload.data()
+    features = features.astype("float64") if features.dtype == "float32" else features
+    weights = {leaf: value.astype("float64") for leaf, value in workload.weights().items()}
+    _, gradients = workload.gradients(weights, features, labels)
+    assert set(gradients) == set(weights)
+    rng = np.random.default_rng(2)
+    for leaf, value in weights.items():
+        along = 1e-6 * rng.standard_normal(value.shape)
+        ahead, behind = (
+            workload.gradients({**weights, leaf: value + sign * along}, features, labels)[0]
+            for sign in (1, -1)
+        )
+        assert (ahead - behind) / 2e-6 == pytest.approx(np.sum(gradients[leaf] * along) / 1e-6, abs=1e-7), (
+            leaf
+        )
+
+
+@pytest.mark.parametrize("frameworks", [["ptml-numba"], ["jax-optax", "jax-equinox"]], ids="-".join)
+def test_networks_of_every_kind_train_as_numpy_does(tmp_path, frameworks):
+    if "jax-optax" in frameworks:
+        pytest.importorskip("equinox", reason="the peers are not installed: pip install 'ptml[bench]'")
+    networks = ["tiny-cnn", "tiny-lstm", "tiny-transformer"]
+    options = ["--quick", "--workloads", *networks, "--leaves", "--only", *frameworks]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks", *options, "--results", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    for framework in frameworks:
+        rows = [line for line in done.stdout.splitlines() if line.startswith(f"| {framework}")]
+        verdicts = [row.strip("| ").split("|")[-1].strip() for row in rows if len(row.split("|")) == 13]
+        assert verdicts == ["agree"] * 3, done.stdout + done.stderr
+
+
 def test_losses_behind_random_masks_must_fall(report):
     assert report.verdict("norm", _started([2.0, 1.9, 2.1, 1.8, 1.7])) == "fall"
     assert report.verdict("norm", _started([2.0, 1.9, 2.1, 1.8, 2.0])) == "**do not fall (cold)**"

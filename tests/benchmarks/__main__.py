@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import platform
@@ -39,6 +40,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--mlx", action="store_true", help="measure ptml-mlx too")
     parser.add_argument(
         "--torch-python", default=sys.executable, metavar="PATH", help="an interpreter with torch"
+    )
+    parser.add_argument(
+        "--pytensor-ml-python", default=sys.executable, metavar="PATH", help="one with pytensor-ml"
     )
     parser.add_argument("--threads", type=int, default=1, help="threads of every library (default 1)")
     parser.add_argument("--rounds", type=int, help="interleaved rounds (default 9)")
@@ -89,7 +93,9 @@ def steps(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
         measured["workloads"][workload] = run(workload, plan)
         show(workload_report(workload, measured["workloads"][workload]))
     if counts:
-        measured["leaves"] = run(f"leaves:{','.join(map(str, counts))}", plan)
+        chosen = {name: python for name, python in plan.pythons.items() if FRAMEWORKS[name].leaves}
+        task = f"leaves:{','.join(map(str, counts))}"
+        measured["leaves"] = run(task, dataclasses.replace(plan, pythons=chosen))
         show(leaves_report(counts, measured["leaves"]))
     return measured
 
@@ -115,7 +121,8 @@ def main() -> None:
     """Measure what the command line asks for."""
     options = arguments()
     quick, trains = options.quick, options.what == "steps"
-    chosen, found = pythons(wanted(options), options.torch_python)
+    others = {"torch": options.torch_python, "pytensor_ml": options.pytensor_ml_python}
+    chosen, found = pythons(wanted(options), others)
     plan = Plan(
         chosen,
         threads=options.threads,

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,20 +63,20 @@ def versions(python: str, packages: Sequence[str]) -> dict[str, str]:
     return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
 
 
-def pythons(names: Sequence[str], torch_python: str) -> tuple[dict[str, str], dict[str, str]]:
+def pythons(names: Sequence[str], others: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Give the interpreter of each of these frameworks that is there, and the versions of their packages.
 
     Parameters
     ----------
     names : sequence of str
-    torch_python : str
-        The interpreter for what needs torch; ours for the rest.
+    others : mapping
+        By package, the interpreter for what needs it; ours for the rest.
     """
     chosen: dict[str, str] = {}
     found: dict[str, str] = {}
     for name in names:
         needs = FRAMEWORKS[name].needs
-        python = torch_python if "torch" in needs else sys.executable
+        python = next((others[package] for package in needs if package in others), sys.executable)
         there = versions(python, needs)
         if missing := [package for package in needs if package not in there]:
             print(f"{name} is left out: {python} has no {', '.join(missing)}", file=sys.stderr)

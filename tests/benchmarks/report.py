@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from itertools import groupby
 from statistics import median
 from typing import Any
 
@@ -43,7 +42,7 @@ def workload_report(workload: str, measured: dict[str, Any]) -> str:
     chosen = WORKLOADS[workload]
     results: Results = measured["frameworks"]
     parts = [
-        f"## {chosen.title} ({_shown(chosen.widths)}, batch {chosen.batch})",
+        f"## {chosen.title} ({chosen.shown})",
         load(measured["load"]),
         _steps(workload, results),
         _starts(results),
@@ -162,12 +161,6 @@ def _memory(results: Results) -> list[str]:
             rows.append([name, *(f"{number / 1e6:.3f}" for number in numbers), f"{held['peak'] / lived:.3f}"])
     head = ["program.memory()", "state MB", "planned MB", "batch and results MB", "peak MB"]
     return [table([*head, "peak over state and planned"], rows)] if rows else []
-
-
-def _shown(widths: Sequence[int]) -> str:
-    """Write widths, those that repeat as a number of times."""
-    runs = [(width, len(list(same))) for width, same in groupby(widths)]
-    return "-".join(f"{n}x{width}" if n > 2 else "-".join([str(width)] * n) for width, n in runs)
 
 
 def to_first_step(start: dict[str, Any]) -> float:

@@ -11,37 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from tests.benchmarks.workloads import LEAF, LEARNING_RATE, Workload
-
-
-class Network(eqx.Module):
-    dense: list[eqx.nn.Linear]
-    norms: list[eqx.nn.BatchNorm]
-    dropout: eqx.nn.Dropout | None
-
-    def __init__(self, workload: Workload) -> None:
-        self.dense = [_linear(*pair) for pair in workload.weights()]
-        hidden = workload.widths[1:-1] if workload.norm else ()
-        # Equinox's momentum is the weight of what was, ptml's and PyTorch's that of what is new.
-        self.norms = [eqx.nn.BatchNorm(n, axis_name="batch", momentum=0.9, mode="batch") for n in hidden]
-        self.dropout = eqx.nn.Dropout(workload.dropout) if workload.dropout else None
-
-    def __call__(self, x: Any, state: Any, key: Any) -> Any:
-        """Apply the network to one example, of a batch mapped over the axis ``batch``."""
-        for k, dense in enumerate(self.dense[:-1]):
-            x = dense(x)
-            if self.norms:
-                x, state = self.norms[k](x, state)
-            x = jax.nn.relu(x)
-            if self.dropout is not None:
-                key, used = (None, None) if key is None else jax.random.split(key)
-                x = self.dropout(x, key=used)
-        return self.dense[-1](x), state
-
-
-def _linear(weight: np.ndarray, bias: np.ndarray) -> eqx.nn.Linear:
-    layer = eqx.nn.Linear(*weight.shape, key=jax.random.key(0))
-    return eqx.tree_at(lambda m: (m.weight, m.bias), layer, (jnp.asarray(weight.T), jnp.asarray(bias)))
+from tests.benchmarks.frameworks.equinox_networks import network
+from tests.benchmarks.workloads import LEAF, LEARNING_RATE, Dense, Workload
 
 
 class Training:
@@ -50,15 +21,15 @@ class Training:
     def __init__(self, workload: Workload, variant: str) -> None:
         features, labels = workload.data()
         self.data = features, labels.astype("int32")
-        draws = workload.dropout > 0
+        draws = isinstance(workload, Dense) and workload.dropout > 0
 
-        def apply(net: Network, state: Any, x: Any, keys: Any) -> Any:
+        def apply(net: eqx.Module, state: Any, x: Any, keys: Any) -> Any:
             mapped = jax.vmap(
                 net, axis_name="batch", in_axes=(0, None, None if keys is None else 0), out_axes=(0, None)
             )
             return mapped(x, state, keys)
 
-        def loss_of(net: Network, state: Any, x: Any, y: Any, key: Any) -> Any:
+        def loss_of(net: eqx.Module, state: Any, x: Any, y: Any, key: Any) -> Any:
             keys = jax.random.split(key, x.shape[0]) if draws else None
             logits, state = apply(net, state, x, keys)
             return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean(), state
@@ -77,7 +48,7 @@ class Training:
         # Data come as numpy arrays, so donating them too costs nothing.
         self._step = eqx.filter_jit(step, donate="all")
         self._predict = eqx.filter_jit(lambda net, state, x: apply(net, state, x, None)[0])
-        net, state = eqx.nn.make_with_state(Network)(workload)
+        net, state = eqx.nn.make_with_state(network)(workload)
         self.carried = (net, state, optimizer.init(eqx.filter(net, eqx.is_inexact_array)), jax.random.key(0))
 
     def step(self) -> Any:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from tests.benchmarks.frameworks.jax_networks import apply, start
 from tests.benchmarks.workloads import LEAF, LEARNING_RATE, SIZES, Workload
 
 RULES = {
@@ -32,9 +33,6 @@ RULES = {
     "adafactor": optax.adafactor(LEARNING_RATE),
 }
 
-#: Batch norm's, as the other frameworks have them by default.
-MOMENTUM, EPSILON = 0.1, 1e-5
-
 
 class Training:
     compile_seconds = None
@@ -43,10 +41,10 @@ class Training:
         features, labels = workload.data()
         self.data = features, labels.astype("int32")
         optimizer = optax.adam(LEARNING_RATE)
-        parameters, statistics = _start(workload)
+        parameters, statistics = start(workload)
 
         def loss_of(parameters: Any, statistics: Any, x: Any, y: Any, key: Any) -> Any:
-            logits, moved = _apply(workload, parameters, statistics, x, key)
+            logits, moved = apply(workload, parameters, statistics, x, key)
             return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean(), moved
 
         def step(state: Any, x: Any, y: Any) -> Any:
@@ -59,7 +57,7 @@ class Training:
             return (optax.apply_updates(parameters, steps), statistics, moments, key), loss
 
         self._step = jax.jit(step, donate_argnums=0)
-        self._predict = jax.jit(lambda p, s, x: _apply(workload, p, s, x, None)[0])
+        self._predict = jax.jit(lambda p, s, x: apply(workload, p, s, x, None)[0])
         self.state = (parameters, statistics, optimizer.init(parameters), jax.random.key(0))
 
     def step(self) -> Any:
@@ -72,45 +70,6 @@ class Training:
     def wait(self, result: Any) -> np.ndarray:
         jax.block_until_ready((result, self.state[:3]))
         return np.asarray(result)
-
-
-def _start(workload: Workload) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Give the first parameters and running statistics of each dense layer."""
-    parameters, statistics = [], []
-    for k, (weight, bias) in enumerate(workload.weights()):
-        parameters.append({"W": jnp.asarray(weight), "b": jnp.asarray(bias)})
-        size = bias.shape
-        if workload.norm and workload.is_hidden(k):
-            parameters[-1].update(scale=jnp.ones(size), shift=jnp.zeros(size))
-            statistics.append((jnp.zeros(size), jnp.ones(size)))
-        else:
-            statistics.append(())
-    return parameters, statistics
-
-
-def _apply(workload: Workload, parameters: Any, statistics: Any, x: Any, key: Any) -> tuple[Any, Any]:
-    """Apply the network; without a key, for prediction."""
-    training = key is not None
-    moved = list(statistics)
-    for k, layer in enumerate(parameters):
-        x = x @ layer["W"] + layer["b"]
-        if not workload.is_hidden(k):
-            continue
-        if workload.norm:
-            mean, variance = statistics[k]
-            if training:
-                mean, variance = x.mean(axis=0), x.var(axis=0)
-                moved[k] = tuple(
-                    (1 - MOMENTUM) * old + MOMENTUM * new
-                    for old, new in zip(statistics[k], (mean, variance), strict=True)
-                )
-            x = (x - mean) * jax.lax.rsqrt(variance + EPSILON) * layer["scale"] + layer["shift"]
-        x = jax.nn.relu(x)
-        if training and workload.dropout:
-            key, used = jax.random.split(key)
-            kept = jax.random.bernoulli(used, 1 - workload.dropout, x.shape)
-            x = jnp.where(kept, x / (1 - workload.dropout), 0)
-    return x, moved
 
 
 class Leaves:

@@ -11,9 +11,8 @@ import attrs
 import numpy as np
 
 import ptml
-from ptml.activations import ReLU
 from ptml.initializers import Constant
-from ptml.layers import BatchNorm, Dropout, Input, Linear, Sequential
+from ptml.layers import Input
 from ptml.loss import CrossEntropy, supervised_loss
 from ptml.optim import (
     adadelta,
@@ -34,6 +33,7 @@ from ptml.optim import (
     take_step,
 )
 from ptml_state import Role, Slot
+from tests.benchmarks.frameworks.ptml_networks import network
 from tests.benchmarks.workloads import LEAF, LEARNING_RATE, SIZES, Workload
 
 ptml.set_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -63,22 +63,8 @@ class Training:
     def __init__(self, workload: Workload, variant: str) -> None:
         self.data = workload.data()
         self.backend = variant
-        layers: list[Any] = []
-        for k in workload.layers:
-            layers.append(Linear(f"fc{k}", n_in=workload.widths[k], n_out=workload.widths[k + 1]))
-            if workload.is_hidden(k):
-                if workload.norm:
-                    layers.append(BatchNorm(f"bn{k}", n_in=workload.widths[k + 1]))
-                layers.append(ReLU())
-                if workload.dropout:
-                    layers.append(Dropout(f"drop{k}", p=workload.dropout))
-        net = Sequential(*layers)
-        first = {
-            f"fc{k}/{leaf}": value
-            for k, pair in enumerate(workload.weights())
-            for leaf, value in zip("Wb", pair, strict=True)
-        }
-        self.logits = net(Input("X", shape=(None, workload.widths[0])))
+        net, X, first = network(workload)
+        self.logits = net(X)
         loss, _ = supervised_loss(self.logits, CrossEntropy(expect_onehot_labels=False, expect_logits=True))
         state = ptml.init(net, seed=0).replace(first)
         start = time.perf_counter()

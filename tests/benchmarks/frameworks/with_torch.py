@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from tests.benchmarks.frameworks.torch_networks import network
 from tests.benchmarks.workloads import LEAF, LEARNING_RATE, SIZES, Workload
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -40,25 +41,17 @@ class Training:
 
     def __init__(self, workload: Workload, variant: str) -> None:
         self.data = tuple(map(torch.from_numpy, workload.data()))
-        layers: list[nn.Module] = []
-        for k, (weight, bias) in enumerate(workload.weights()):
-            dense = nn.Linear(*weight.shape)
-            dense.weight.data = torch.from_numpy(weight.T.copy())
-            dense.bias.data = torch.from_numpy(bias)
-            layers.append(dense)
-            if workload.is_hidden(k):
-                layers += [nn.BatchNorm1d(len(bias))] if workload.norm else []
-                layers += [nn.ReLU()]
-                layers += [nn.Dropout(workload.dropout)] if workload.dropout else []
-        self.net = nn.Sequential(*layers)
-        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=LEARNING_RATE, fused=True)
+        self.net = network(workload)
+        trained = [parameter for parameter in self.net.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.Adam(trained, lr=LEARNING_RATE, fused=True)
 
     def step(self) -> Any:
         if not self.net.training:
             self.net.train()
         features, labels = self.data
         self.optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(self.net(features), labels)
+        logits = self.net(features)
+        loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
         loss.backward()
         self.optimizer.step()
         return loss
