@@ -15,12 +15,12 @@ import pytensor.tensor as pt
 from pytensor.gradient import disconnected_grad
 from pytensor.tensor.variable import TensorVariable
 
-from ptml import softmax
 from ptml.checks import check_axis, check_floating, check_ndim
 from ptml.declare import parameter, slot
 from ptml.initializers import Constant, Initializer
 from ptml.layer import Layer
-from ptml.softmax import along_axis
+from ptml.ops import softmax
+from ptml.ops.softmax import along_axis
 from ptml.validate import an_axis, an_initializer, described, finite, positive, positive_int
 
 __all__ = [

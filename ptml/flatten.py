@@ -17,7 +17,7 @@ from ptml.bits import Keyed
 from ptml.layer import LayerGradient, LayerOp
 from ptml.marks import Advance, InTraining
 from ptml.network import outermost, walk
-from ptml.recompute import Recomputed
+from ptml.ops.recompute import Recomputed
 
 __all__ = ["calls_in", "flatten", "flattened_graph", "is_marked", "outermost_calls", "rewritten_inside"]
 

@@ -24,7 +24,7 @@ from ptml.bits import Numbered
 from ptml.compile.held import hold_back
 from ptml.flatten import flattened_graph, is_marked, rewritten_inside
 from ptml.marks import Advance, InTraining
-from ptml.recompute import Recomputed
+from ptml.ops.recompute import Recomputed
 from ptml.rng import next_generators
 from ptml.sequencing import sequence
 from ptml_state import Role, Slot, SlotVariable

@@ -1,6 +1,5 @@
 """Layers."""
 
-from ptml.attention import scaled_dot_product_attention
 from ptml.layers.attention import CausalSelfAttention, MultiheadAttention
 from ptml.layers.branches import Parallel, Residual
 from ptml.layers.checkpoint import Checkpoint
@@ -76,6 +75,7 @@ from ptml.layers.transformer import (
 )
 from ptml.layers.transposed_convolution import ConvTranspose1D, ConvTranspose2D, ConvTranspose3D
 from ptml.layers.weight_norm import SpectralNorm, WeightNorm
+from ptml.ops.attention import scaled_dot_product_attention
 
 __all__ = [
     "GRU",

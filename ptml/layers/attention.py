@@ -10,7 +10,6 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from ptml.attention import attention_weights, scaled_dot_product_attention
 from ptml.checks import check_axis, check_floating, check_same_size
 from ptml.declare import sublayer
 from ptml.decoding import Decoding, decoding
@@ -22,6 +21,7 @@ from ptml.layers.linear import Linear
 from ptml.layers.relative_positions import RotaryPositions, alibi_bias, alibi_slopes
 from ptml.layout import check_layout
 from ptml.marks import advance, in_training
+from ptml.ops.attention import attention_weights, scaled_dot_product_attention
 from ptml.validate import an_initializer, described, flag, positive_int
 
 __all__ = ["CausalSelfAttention", "MultiheadAttention", "check_heads", "check_sequence", "rotary_or_none"]

@@ -13,7 +13,7 @@ from ptml.flatten import flattened_graph
 from ptml.layer import Layer
 from ptml.layers.combinators import layers_of, one_after_the_other
 from ptml.marks import Advance
-from ptml.recompute import Recomputed
+from ptml.ops.recompute import Recomputed
 
 __all__ = ["Checkpoint"]
 

@@ -8,16 +8,16 @@ import attrs
 from pytensor.tensor.variable import TensorVariable
 
 from ptml.checks import check_axis, check_floating, check_ndim
-from ptml.convolution import Convolve
 from ptml.declare import parameter, slot
 from ptml.initializers import Initializer, XavierNormal, Zeros
 from ptml.layer import Layer
 from ptml.layers.spatial import LAYOUTS
 from ptml.layout import check_layout
 from ptml.lengths import check_length
-from ptml.padding import PaddingMode, pad
+from ptml.ops.convolution import Convolve
+from ptml.ops.padding import PaddingMode, pad
+from ptml.ops.windows import SPATIAL, a_padding, all_of, per_axis, resolved_padding, spans_of, wanted_axes
 from ptml.validate import an_initializer, described, flag, positive_int
-from ptml.windows import SPATIAL, a_padding, all_of, per_axis, resolved_padding, spans_of, wanted_axes
 
 __all__ = ["Conv1D", "Conv2D", "Conv3D"]
 

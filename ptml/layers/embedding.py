@@ -15,7 +15,7 @@ from ptml.declare import parameter, slot
 from ptml.initializers import HeNormal, Initializer
 from ptml.labels import CheckIds
 from ptml.layer import Layer
-from ptml.products import features_times
+from ptml.ops.products import features_times
 from ptml.validate import an_axis, an_initializer, described, positive_int
 
 __all__ = ["Embedding"]

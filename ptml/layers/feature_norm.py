@@ -14,7 +14,7 @@ from ptml.initializers import Ones, Zeros
 from ptml.layer import Layer
 from ptml.layers.standardize import standardized, working_dtype
 from ptml.layout import check_layout
-from ptml.normalization import Normalize
+from ptml.ops.normalization import Normalize
 from ptml.validate import described, flag, positive, positive_int
 
 __all__ = ["GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]

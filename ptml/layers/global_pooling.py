@@ -8,9 +8,9 @@ import attrs
 from pytensor.tensor.variable import TensorVariable
 
 from ptml.layers.spatial import Spatial, check_nonempty
-from ptml.pooling import AveragePool, Even, MaxPool, Sliding
+from ptml.ops.pooling import AveragePool, Even, MaxPool, Sliding
+from ptml.ops.windows import all_of, per_axis
 from ptml.validate import flag
-from ptml.windows import all_of, per_axis
 
 __all__ = [
     "AdaptiveAvgPool1D",

@@ -12,7 +12,7 @@ from ptml.declare import parameter, slot
 from ptml.initializers import Initializer, XavierNormal, Zeros
 from ptml.layer import Layer
 from ptml.layout import check_layout
-from ptml.products import features_times
+from ptml.ops.products import features_times
 from ptml.validate import an_initializer, flag, positive_int
 
 __all__ = ["Linear"]

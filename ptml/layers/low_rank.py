@@ -15,7 +15,7 @@ from ptml.initializers import HeUniform, Initializer, Zeros
 from ptml.layer import Layer
 from ptml.layers.linear import Linear
 from ptml.layout import check_layout
-from ptml.products import features_times
+from ptml.ops.products import features_times
 from ptml.validate import an_initializer, described, positive, positive_int
 
 __all__ = ["LowRank"]

@@ -16,7 +16,7 @@ from ptml.layer import Layer
 from ptml.layers.standardize import working_dtype
 from ptml.layout import check_layout
 from ptml.marks import advance, in_training
-from ptml.moments import Moments
+from ptml.ops.moments import Moments
 from ptml.validate import flag, positive, positive_int, real
 
 __all__ = ["BatchNorm"]

@@ -8,9 +8,9 @@ import attrs
 from pytensor.tensor.variable import TensorVariable
 
 from ptml.layers.spatial import Spatial
-from ptml.padding import PaddingMode, pad
+from ptml.ops.padding import PaddingMode, pad
+from ptml.ops.windows import a_padding, resolved_padding
 from ptml.validate import described
-from ptml.windows import a_padding, resolved_padding
 
 __all__ = [
     "CircularPad1D",

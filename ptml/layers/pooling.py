@@ -11,9 +11,9 @@ from pytensor.tensor.variable import TensorVariable
 
 from ptml.layers.spatial import Spatial
 from ptml.lengths import check_length
-from ptml.pooling import AveragePool, MaxPool, Sliding
+from ptml.ops.pooling import AveragePool, MaxPool, Sliding
+from ptml.ops.windows import SPATIAL, a_padding, all_of, per_axis, resolved_padding
 from ptml.validate import described, flag, real
-from ptml.windows import SPATIAL, a_padding, all_of, per_axis, resolved_padding
 
 __all__ = [
     "AvgPool1D",

@@ -13,7 +13,7 @@ from ptml.declare import sublayer
 from ptml.layers.dropout import Dropout, SpatialDropout, a_probability
 from ptml.layers.recurrent import SequenceLayer, State, loop
 from ptml.layers.recurrent_steps import ElmanStep, GRUStep, LSTMStep, RecurrentWeights
-from ptml.recurrence import gru_sequence, lstm_sequence, rnn_sequence
+from ptml.ops.recurrence import gru_sequence, lstm_sequence, rnn_sequence
 from ptml.sequences import real_steps
 from ptml.validate import described, flag, positive_int
 

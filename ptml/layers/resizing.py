@@ -8,9 +8,9 @@ import attrs
 from pytensor.tensor.variable import TensorVariable
 
 from ptml.layers.spatial import Spatial, check_nonempty
-from ptml.resizing import Resize, Resizing
+from ptml.ops.resizing import Resize, Resizing
+from ptml.ops.windows import all_of, per_axis
 from ptml.validate import described, flag
-from ptml.windows import all_of, per_axis
 
 __all__ = ["Upsample1D", "Upsample2D", "Upsample3D"]
 

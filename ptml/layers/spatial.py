@@ -11,7 +11,7 @@ from ptml.checks import check_floating, check_ndim
 from ptml.layer import Layer
 from ptml.layout import check_layout
 from ptml.lengths import check_length
-from ptml.windows import SPATIAL
+from ptml.ops.windows import SPATIAL
 
 __all__ = ["Spatial", "check_nonempty"]
 

@@ -8,14 +8,14 @@ import attrs
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from ptml.convolution import ConvolveTransposed
 from ptml.declare import parameter, slot
 from ptml.initializers import Initializer, XavierNormal, Zeros
 from ptml.layer import Layer
 from ptml.layers.convolution import checked, dividing_groups, sizes
 from ptml.lengths import check_length
+from ptml.ops.convolution import ConvolveTransposed
+from ptml.ops.windows import SPATIAL, a_padding, all_of, resolved_padding, spans_of
 from ptml.validate import an_initializer, described, flag, positive_int
-from ptml.windows import SPATIAL, a_padding, all_of, resolved_padding, spans_of
 
 __all__ = ["ConvTranspose1D", "ConvTranspose2D", "ConvTranspose3D"]
 

@@ -24,11 +24,11 @@ from ptml.layers.scaling import Standardize
 from ptml.loss import CrossEntropy, SquaredError
 from ptml.loss.base import Loss
 from ptml.metrics import R2, Accuracy, Metric
+from ptml.ops.softmax import Softmax
 from ptml.optim import adam
 from ptml.optim.train import compile_train
 from ptml.sklearn.networks import network_for
 from ptml.sklearn.parameters import WithFields
-from ptml.softmax import Softmax
 from ptml.training import EarlyStopping, compile_evaluate, fit
 from ptml_state import Leaf, Role, State
 

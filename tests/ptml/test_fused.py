@@ -18,9 +18,9 @@ import ptml
 from ptml.fused import Fused
 from ptml.layers import Input
 from ptml.loss.entropy import LabelEntropy, TargetEntropy
-from ptml.moments import Moments
-from ptml.normalization import Normalize, NormalizeGradient
-from ptml.softmax import LogSoftmax, LogSoftmaxGradient, Softmax, SoftmaxGradient
+from ptml.ops.moments import Moments
+from ptml.ops.normalization import Normalize, NormalizeGradient
+from ptml.ops.softmax import LogSoftmax, LogSoftmaxGradient, Softmax, SoftmaxGradient
 
 PYTHON = Mode(linker="py", optimizer="fast_compile")
 

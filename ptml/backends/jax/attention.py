@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from pytensor.graph.basic import Apply
 
-from ptml.attention.ops import Attention, AttentionGradient, AttentionMaskGradient
 from ptml.backends.native import native
+from ptml.ops.attention.ops import Attention, AttentionGradient, AttentionMaskGradient
 
 Arrays = tuple[jax.Array, ...]
 

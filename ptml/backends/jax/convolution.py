@@ -9,8 +9,8 @@ import jax
 from pytensor.graph.basic import Apply
 
 from ptml.backends.native import native
-from ptml.convolution import Convolve, ConvolveKernel, ConvolveTransposed
 from ptml.fused import one_float_dtype
+from ptml.ops.convolution import Convolve, ConvolveKernel, ConvolveTransposed
 
 _SPATIAL = "DHW"
 

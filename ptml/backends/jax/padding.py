@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ptml.backends.native import native
-from ptml.padding import Pad
+from ptml.ops.padding import Pad
 
 _MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 

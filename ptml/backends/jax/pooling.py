@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from ptml.backends.native import native
-from ptml.pooling.windows import Numbers
+from ptml.ops.pooling.windows import Numbers
 
 
 @native("jax", Numbers)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from pytensor.link.jax.dispatch import jax_funcify
 
-from ptml.recompute import After, Recomputed
+from ptml.ops.recompute import After, Recomputed
 
 
 @jax_funcify.register(After)

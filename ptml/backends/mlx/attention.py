@@ -9,8 +9,8 @@ from typing import Any
 import mlx.core as mx
 from pytensor.graph.basic import Apply
 
-from ptml.attention.ops import Attention, AttentionGradient
 from ptml.backends.native import native
+from ptml.ops.attention.ops import Attention, AttentionGradient
 
 Arrays = tuple[mx.array, ...]
 

@@ -9,7 +9,7 @@ import mlx.core as mx
 from pytensor.graph.basic import Apply
 
 from ptml.backends.native import native
-from ptml.convolution import Convolve, ConvolveKernel, ConvolveTransposed
+from ptml.ops.convolution import Convolve, ConvolveKernel, ConvolveTransposed
 
 
 def _single(node: Apply) -> bool:

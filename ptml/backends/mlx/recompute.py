@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 from pytensor.link.mlx.dispatch import mlx_funcify
 
-from ptml.recompute import After, Recomputed
+from ptml.ops.recompute import After, Recomputed
 
 
 @mlx_funcify.register(After)

@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 
 from ptml.backends.native import native
-from ptml.resizing import Resize, ResizeGradient
+from ptml.ops.resizing import Resize, ResizeGradient
 
 
 @native("mlx", Resize)

@@ -10,7 +10,7 @@ from pytensor.graph.basic import Apply
 from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_cache_key
 
-from ptml.recompute import After, Recomputed
+from ptml.ops.recompute import After, Recomputed
 
 
 @register_funcify_and_cache_key(After)

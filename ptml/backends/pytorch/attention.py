@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from pytensor.graph.basic import Apply
 
-from ptml.attention.ops import Attention
 from ptml.backends.native import native
+from ptml.ops.attention.ops import Attention
 
 
 def _takes(node: Apply) -> bool:

@@ -13,8 +13,8 @@ from pytensor.graph.basic import Apply
 from torch.nn import functional as F
 
 from ptml.backends.native import native
-from ptml.convolution import Convolve, ConvolveKernel, ConvolveTransposed
 from ptml.fused import one_float_dtype
+from ptml.ops.convolution import Convolve, ConvolveKernel, ConvolveTransposed
 
 _FORWARD = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ptml.backends.native import native
-from ptml.padding import Pad, PadGradient
+from ptml.ops.padding import Pad, PadGradient
 
 
 def _ends(op: Any, x: torch.Tensor, axis: int, before: int, after: int) -> list[torch.Tensor]:

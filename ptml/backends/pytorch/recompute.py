@@ -7,7 +7,7 @@ from typing import Any
 
 from pytensor.link.pytorch.dispatch import pytorch_funcify
 
-from ptml.recompute import After, Recomputed
+from ptml.ops.recompute import After, Recomputed
 
 
 @pytorch_funcify.register(After)

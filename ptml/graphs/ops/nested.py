@@ -36,7 +36,7 @@ from ptml.graphs.fields import (
 from ptml.graphs.registry import Entry, add, register_op
 from ptml.layer import DefaultName, Layer, LayerGradient, LayerOp
 from ptml.loss.softmax import Surprisal
-from ptml.recompute import Recomputed
+from ptml.ops.recompute import Recomputed
 from ptml_state.strictjson import short
 
 __all__ = ["FrozenCall"]

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from ptml import (
-    attention,
-    bits,
-    checks,
-    convolution,
-    labels,
-    lengths,
-    marks,
-    moments,
-    normalization,
-    recompute,
-    rng,
-    sequences,
-    softmax,
-)
+from ptml import bits, checks, labels, lengths, marks, rng, sequences
 from ptml.graphs.fields import COUNT, FLAG, INTEGER, NUMBER, TEXT, choice, items, optional
 from ptml.graphs.registry import register_op
 from ptml.loss import entropy
-from ptml.recurrence import gru, lstm, rnn
+from ptml.ops import attention, convolution, moments, normalization, recompute, softmax
+from ptml.ops.recurrence import gru, lstm, rnn
 
 __all__: list[str] = []
 

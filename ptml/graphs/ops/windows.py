@@ -7,10 +7,10 @@ from typing import Any
 
 from pytensor.graph.op import Op
 
-from ptml import padding, pooling, resizing
 from ptml.graphs.fields import COUNT, FLAG, NUMBER, PLAIN, choice, items
 from ptml.graphs.registry import register_op
-from ptml.pooling.windows import Numbers
+from ptml.ops import padding, pooling, resizing
+from ptml.ops.pooling.windows import Numbers
 
 __all__: list[str] = []
 

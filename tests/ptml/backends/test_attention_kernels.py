@@ -8,8 +8,8 @@ import pytensor.tensor as pt
 import pytest
 
 import ptml
-from ptml.attention import Attention, AttentionGradient
 from ptml.backends.numba.plan import PLAN
+from ptml.ops.attention import Attention, AttentionGradient
 
 CLOSE = {"float32": {"rtol": 2e-4, "atol": 2e-5}, "float64": {"rtol": 1e-10, "atol": 1e-11}}
 

@@ -11,8 +11,8 @@ from scipy import special
 from ptml.backends.numba.plan import PLAN
 from ptml.loss import CrossEntropy, KLDivergence
 from ptml.loss.entropy import LabelEntropy, TargetEntropy
-from ptml.moments import Moments
-from ptml.softmax import LogSoftmax, LogSoftmaxGradient, Softmax, SoftmaxGradient
+from ptml.ops.moments import Moments
+from ptml.ops.softmax import LogSoftmax, LogSoftmaxGradient, Softmax, SoftmaxGradient
 
 INF, NAN = np.inf, np.nan
 CLOSE = {"float32": {"rtol": 3e-6, "atol": 1e-6}, "float64": {"rtol": 1e-13, "atol": 1e-14}}

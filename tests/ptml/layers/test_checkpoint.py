@@ -12,8 +12,8 @@ import ptml
 from ptml.activations import Tanh
 from ptml.flatten import flatten
 from ptml.layers import BatchNorm, Checkpoint, Dropout, Input, Linear, Parallel, Repeat, Sequential
+from ptml.ops.recompute import After, Recomputed
 from ptml.optim import compile_train, sgd
-from ptml.recompute import After, Recomputed
 
 N = 6
 

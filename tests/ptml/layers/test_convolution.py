@@ -10,7 +10,6 @@ from pytensor.graph.traversal import apply_ancestors
 import ptml
 from ptml import layers, threads
 from ptml.activations import ReLU
-from ptml.convolution import ConvolveKernel, ConvolveTransposed
 from ptml.layers import (
     Conv1D,
     Conv2D,
@@ -22,6 +21,7 @@ from ptml.layers import (
     Linear,
     Sequential,
 )
+from ptml.ops.convolution import ConvolveKernel, ConvolveTransposed
 from ptml_state import Role
 
 NATURAL = np.array([[[1.0], [2.0], [3.0]]])

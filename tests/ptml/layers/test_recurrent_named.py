@@ -15,10 +15,10 @@ from ptml.activations import HardSigmoid, ReLU, SiLU
 from ptml.initializers import Constant, Orthogonal
 from ptml.layers import GRU, LSTM, RNN, ElmanCell, GRUCell, Input, LastStep, Linear, LSTMCell, Recurrent
 from ptml.loss import SquaredError, supervised_loss
+from ptml.ops.recurrence.gru import GRUSequence
+from ptml.ops.recurrence.lstm import LSTMSequence
+from ptml.ops.recurrence.rnn import RNNSequence
 from ptml.optim import adam, compile_train
-from ptml.recurrence.gru import GRUSequence
-from ptml.recurrence.lstm import LSTMSequence
-from ptml.recurrence.rnn import RNNSequence
 from ptml_state import Role
 
 REFERENCES = runpy.run_path(str(Path(__file__).with_name("cases_recurrent.py")))

@@ -15,7 +15,7 @@ from pytensor.tensor.special import Softmax as PyTensorSoftmax
 from ptml.backends.numba.plan.lowering import rule_for
 from ptml.backends.numba.plan.merging import MergeAnew
 from ptml.fused import EXPAND_POSITION, Fused
-from ptml.softmax import LogSoftmax, Softmax, along_axis
+from ptml.ops.softmax import LogSoftmax, Softmax, along_axis
 
 __all__ = ["REWRITES", "expand_others"]
 

@@ -1,8 +1,8 @@
 """Kernels of sequence ops in the writing: arrays by their names, the walk over the steps, and products.
 
 The arrays of a sequence are ``(batch, time, ...)``, those of a state ``(batch, ...)``; letters say which, as
-the ops have them (`ptml.recurrence.sequence`). A kernel does all steps for the rows of the batch that it is
-given, so that threads that share the batch need not wait for each other between steps.
+the ops have them (`ptml.ops.recurrence.sequence`). A kernel does all steps for the rows of the batch that it
+is given, so that threads that share the batch need not wait for each other between steps.
 """
 
 from __future__ import annotations

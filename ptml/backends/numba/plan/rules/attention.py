@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptml.attention.ops import Attention, AttentionGradient
 from ptml.backends.numba.plan.codegen.attending import (
     BLOCK,
     LANES,
@@ -25,6 +24,7 @@ from ptml.backends.numba.plan.memory import Fixed, Value
 from ptml.backends.numba.plan.rules.elementwise import copy_into
 from ptml.backends.numba.plan.runtime.pool import Share
 from ptml.backends.numba.plan.runtime.sharing import share_over
+from ptml.ops.attention.ops import Attention, AttentionGradient
 
 if TYPE_CHECKING:
     from ptml.backends.numba.plan.planner import Planner

@@ -17,7 +17,7 @@ from ptml.backends.numba.plan.rules.elementwise import copy_into
 from ptml.backends.numba.plan.rules.sliding import Tables, axis_of, axis_of_adjoint, tables_of
 from ptml.backends.numba.plan.runtime.pool import Share, shares
 from ptml.backends.numba.plan.runtime.sharing import LARGE
-from ptml.convolution import Convolve, ConvolveKernel, ConvolveTransposed
+from ptml.ops.convolution import Convolve, ConvolveKernel, ConvolveTransposed
 
 if TYPE_CHECKING:
     from ptml.backends.numba.plan.planner import Planner

@@ -12,7 +12,7 @@ from ptml.backends.numba.plan.codegen.steps import Layout, Steps
 from ptml.backends.numba.plan.lowering import rule
 from ptml.backends.numba.plan.memory import Value
 from ptml.backends.numba.plan.rules.recurrence import Sequence
-from ptml.recurrence.lstm import LSTMGradient, LSTMSequence
+from ptml.ops.recurrence.lstm import LSTMGradient, LSTMSequence
 
 if TYPE_CHECKING:
     from ptml.backends.numba.plan.planner import Planner

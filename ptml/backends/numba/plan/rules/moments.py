@@ -19,7 +19,7 @@ from ptml.backends.numba.plan.codegen.scalars import intrinsic
 from ptml.backends.numba.plan.errors import Unsupported
 from ptml.backends.numba.plan.lowering import rule
 from ptml.backends.numba.plan.memory import Value
-from ptml.moments import Moments
+from ptml.ops.moments import Moments
 
 if TYPE_CHECKING:
     from ptml.backends.numba.plan.planner import Planner

@@ -15,7 +15,7 @@ from ptml.backends.numba.plan.lowering import rule
 from ptml.backends.numba.plan.memory import Value
 from ptml.backends.numba.plan.runtime.pool import Share
 from ptml.backends.numba.plan.runtime.sharing import share_over
-from ptml.normalization import Normalize, NormalizeGradient
+from ptml.ops.normalization import Normalize, NormalizeGradient
 
 if TYPE_CHECKING:
     from ptml.backends.numba.plan.planner import Planner

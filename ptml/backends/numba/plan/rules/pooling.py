@@ -32,13 +32,13 @@ from ptml.backends.numba.plan.errors import Unsupported
 from ptml.backends.numba.plan.lowering import rule
 from ptml.backends.numba.plan.memory import Fixed, Value
 from ptml.backends.numba.plan.runtime.sharing import share_over
-from ptml.pooling import AveragePool, AveragePoolGradient, MaxPool, MaxPoolGradient, MaxPoolPick
-from ptml.pooling.windows import Taps, taps_of
+from ptml.ops.pooling import AveragePool, AveragePoolGradient, MaxPool, MaxPoolGradient, MaxPoolPick
+from ptml.ops.pooling.windows import Taps, taps_of
 
 if TYPE_CHECKING:
     from ptml.backends.numba.plan.planner import Planner
     from ptml.backends.numba.plan.schedule import Unit
-    from ptml.pooling.base import Pools
+    from ptml.ops.pooling.base import Pools
 
 __all__: list[str] = []
 

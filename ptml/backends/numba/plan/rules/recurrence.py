@@ -22,7 +22,7 @@ from ptml.backends.numba.plan.lowering import rule
 from ptml.backends.numba.plan.memory import Value
 from ptml.backends.numba.plan.rules.elementwise import copy_into
 from ptml.backends.numba.plan.runtime.sharing import share_over
-from ptml.recurrence.rnn import RNNGradient, RNNSequence
+from ptml.ops.recurrence.rnn import RNNGradient, RNNSequence
 
 if TYPE_CHECKING:
     from ptml.backends.numba.plan.planner import Planner

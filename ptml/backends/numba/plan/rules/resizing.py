@@ -17,7 +17,7 @@ from ptml.backends.numba.plan.errors import Unsupported
 from ptml.backends.numba.plan.lowering import rule
 from ptml.backends.numba.plan.memory import Fixed, Value
 from ptml.backends.numba.plan.runtime.sharing import share_over
-from ptml.resizing import Resize, ResizeGradient
+from ptml.ops.resizing import Resize, ResizeGradient
 
 if TYPE_CHECKING:
     from ptml.backends.numba.plan.planner import Planner

@@ -22,7 +22,7 @@ from ptml.backends.numba.plan.memory import Value
 from ptml.backends.numba.plan.runtime.pool import Share
 from ptml.backends.numba.plan.runtime.sharing import share_over
 from ptml.backends.numba.vectormath import exponential, lane
-from ptml.softmax import LogSoftmax, LogSoftmaxGradient, Softmax, SoftmaxGradient
+from ptml.ops.softmax import LogSoftmax, LogSoftmaxGradient, Softmax, SoftmaxGradient
 
 if TYPE_CHECKING:
     from ptml.backends.numba.plan.planner import Planner

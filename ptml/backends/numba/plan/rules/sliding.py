@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from ptml.convolution import Sliding
+from ptml.ops.convolution import Sliding
 
 __all__ = ["Phase", "Tables", "axis_of", "axis_of_adjoint", "tables_of"]
 

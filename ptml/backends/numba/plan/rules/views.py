@@ -16,7 +16,7 @@ from ptml.backends.numba.plan.errors import Unsupported
 from ptml.backends.numba.plan.lowering import rule
 from ptml.backends.numba.plan.memory import Fixed, Value
 from ptml.backends.numba.plan.rules.elementwise import copy_into
-from ptml.recompute import After
+from ptml.ops.recompute import After
 
 if TYPE_CHECKING:
     from ptml.backends.numba.plan.planner import Planner

@@ -1,0 +1,1 @@
+"""The ops that layers are built of: most are fused, and have kernels in the plan and on other backends."""
