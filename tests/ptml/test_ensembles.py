@@ -27,7 +27,7 @@ ROWS, LABELS = RNG.normal(size=(12, 3)), RNG.integers(0, 2, 12)
 
 def _parts():
     net = Sequential(
-        Linear("fc1", n_in=3, n_out=8), BatchNorm("bn", n_in=8), Tanh(), Dropout("drop", p=0.4),
+        Linear("fc1", n_in=3, n_out=8, bias=False), BatchNorm("bn", n_in=8), Tanh(), Dropout("drop", p=0.4),
         LayerNorm("norm", n_in=8), Linear("fc2", n_in=8, n_out=2),
     )  # fmt: skip
     logits = net(Input("X", shape=(None, 3)))

@@ -77,7 +77,8 @@ def attention(
         q, k, v = np.split(linear(p, f"{name}/qkv", x), [x.shape[-1], both], axis=-1)
     else:
         q, k, v = (linear(p, f"{name}/{what}", of) for what, of in (("query", x), ("key", kv), ("value", kv)))
-    found = np.zeros(x.shape, np.result_type(q, k, v))
+    # Norms of queries and keys have parameters of their own, which may be the complex ones.
+    found = np.zeros(x.shape, np.result_type(q, k, v, *p.values()))
     for b in range(len(x)):
         for h in range(n_head):
             mine, shared = slice(h * d, (h + 1) * d), h // (n_head // n_kv_head)

@@ -339,6 +339,9 @@ CASES = {
     ),
 }
 
+#: The layers of the lines above.
+OWN = tuple(CASES)
+
 #: Families whose lines stand in a file of their own, ``cases_<family>.py``, as arguments of `Case`.
 for _family in ("attention", "combinators", "convolution", "recurrent", "windows"):
     _file = runpy.run_path(str(Path(__file__).with_name(f"cases_{_family}.py")))
@@ -352,6 +355,14 @@ def _x(name, shape=None, dtype="float64"):
     if case.rows is not None:
         return rng.integers(0, case.rows, shape)
     return rng.normal(0.5, 1.0, shape).astype(dtype)
+
+
+def _cases(backend):
+    """Give what is compiled for a backend.
+
+    For C each group of ops is a module that takes seconds: the families' ops have tests of their own there.
+    """
+    return CASES if backend != "c" else {name: CASES[name] for name in OWN}
 
 
 def _drawn(state):
@@ -377,7 +388,7 @@ def _build(backend, floatX, loose=False, second=False):
     """Put every layer into one program: its output, gradients of a loss, and derivatives of those."""
     with pytensor.config.change_flags(floatX=floatX):
         inputs, outputs, where, given, parameters, dtypes, used = [], [], {}, [], {}, {}, []
-        for name, case in CASES.items():
+        for name, case in _cases(backend).items():
             layer = case.layer()
             used.append(layer)
             static = [None if loose or axis == 0 else size for axis, size in enumerate(case.shape)]
@@ -546,7 +557,7 @@ def test_any_shape_and_layout_gives_what_the_reference_says(shapes, layout):
 @pytest.mark.backends("numba", "c", "jax", "mlx", "pytorch")
 def test_every_backend_computes_in_float32_what_the_reference_says(backend):
     made, run = built(backend, "float32"), ran(backend, "float32")
-    for name, case in CASES.items():
+    for name, case in _cases(backend).items():
         assert set(made.dtypes[name]) == {"float32"}, name
         assert {str(r.dtype) for r in run.results[name]} == {"float32"}, name
         x, w = run.values[name, "x"], run.values[name, "w"]
@@ -555,8 +566,11 @@ def test_every_backend_computes_in_float32_what_the_reference_says(backend):
             x if case.rows else x.astype("float64"),
         )
         wanted = [y, *_gradient(case, run.state, x, w, made.parameters[name])]
+        # A sum is as exact as the largest of what it adds up, of which the result may have little left: the
+        # gradient by the bias of keys is zero.
+        allowed = max(5e-5, 5e-6 * max(np.abs(right).max(initial=0.0) for right in wanted))
         for got, right in zip(run.results[name], wanted, strict=True):
-            np.testing.assert_allclose(got, right, rtol=2e-4, atol=5e-5, err_msg=name)
+            np.testing.assert_allclose(got, right, rtol=2e-4, atol=allowed, err_msg=name)
 
 
 def test_prediction_gives_what_it_should():
