@@ -35,6 +35,7 @@ NUMBERS = [
 ]
 
 
+@pytest.mark.backends("numba", "jax", "mlx", "pytorch")
 def test_numbers(backend):
     inputs, outputs, given = [], [], []
     with pytensor.config.change_flags(floatX="float32"):
