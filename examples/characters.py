@@ -9,9 +9,7 @@ The first Ctrl-C ends the training after the current step and goes on with what 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import pydoc_data.topics
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -27,6 +25,7 @@ import ptml
 from ptml.layers import Embedding, Input, Lambda, Sequential, TransformerEncoder
 from ptml.loss import CrossEntropy, supervised_loss
 from ptml.optim import adamw, chain, clip_by_global_norm, compile_train, cosine_schedule
+from ptml.training.interrupts import asked_to_stop
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -89,22 +88,6 @@ def windows(ids: np.ndarray, length: int, seed: int) -> Iterator[tuple[np.ndarra
         yield ids[at], ids[at + 1]
 
 
-@contextlib.contextmanager
-def asked_to_stop() -> Iterator[list[int]]:
-    """Collect the first Ctrl-C, so that no step is torn apart. A second one ends the program."""
-    signals: list[int] = []
-
-    def remember(number: int, frame: object) -> None:
-        signals.append(number)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = signal.signal(signal.SIGINT, remember)
-    try:
-        yield signals
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def plot(
     losses: list[float], by_place: np.ndarray, baselines: tuple[float, float], title: str, path: Path
 ) -> None:
@@ -162,7 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
             losses.append(float(step(*next(batches))) / np.log(2))
             if k % 100 == 0 or k == 1:
                 console.print(f"step {k:5d}   {np.mean(losses[-100:]):.3f} bits per character")
-            if stop:
+            if stop():
                 console.print(f"stopped in step {k}")
                 break
     timings = step.timings

@@ -8,10 +8,7 @@ The first Ctrl-C ends the training after the current step and goes on with what 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib
@@ -29,6 +26,7 @@ from ptml.data import DataLoader
 from ptml.layers import BatchNorm, Dropout, Input, Linear, Sequential
 from ptml.loss import CrossEntropy, supervised_loss
 from ptml.optim import adam, chain, clip_by_global_norm, compile_train, cosine_schedule
+from ptml.training.interrupts import asked_to_stop
 from ptml_state import load_state, save_state
 
 matplotlib.use("Agg")
@@ -65,22 +63,6 @@ def network() -> Sequential:
         Dropout("drop2", p=0.2),
         Linear("fc3", n_in=128, n_out=10),
     )
-
-
-@contextlib.contextmanager
-def asked_to_stop() -> Iterator[list[int]]:
-    """Collect the first Ctrl-C, so that no step is torn apart. A second one ends the program."""
-    signals: list[int] = []
-
-    def remember(number: int, frame: object) -> None:
-        signals.append(number)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = signal.signal(signal.SIGINT, remember)
-    try:
-        yield signals
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def plot(
@@ -149,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
             epoch_losses.append([])
             for X_batch, y_batch in loader:
                 epoch_losses[-1].append(float(step(X_batch, y_batch)))
-                if stop:
+                if stop():
                     break
             valid_losses.append(float(validate(X_valid, y_valid)))
             if valid_losses[-1] < best_loss:
@@ -157,7 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
             if epoch % 10 == 0 or epoch == 1:
                 train, valid = np.mean(epoch_losses[-1]), valid_losses[-1]
                 console.print(f"epoch {epoch:3d}   training {train:.4f}   validation {valid:.4f}")
-            if stop:
+            if stop():
                 console.print(f"stopped in epoch {epoch}")
                 break
 

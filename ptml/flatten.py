@@ -19,7 +19,15 @@ from ptml.marks import Advance, InTraining
 from ptml.network import outermost, walk
 from ptml.ops.recompute import Recomputed
 
-__all__ = ["calls_in", "flatten", "flattened_graph", "is_marked", "outermost_calls", "rewritten_inside"]
+__all__ = [
+    "calls_in",
+    "flatten",
+    "flattened_graph",
+    "is_marked",
+    "is_nested",
+    "outermost_calls",
+    "rewritten_inside",
+]
 
 MARKS = (Advance, InTraining, Keyed, LayerOp, LayerGradient, Recomputed)
 
@@ -36,7 +44,8 @@ def is_marked(op: Op) -> bool:
     return known
 
 
-def _is_nested(node: Apply) -> bool:
+def is_nested(node: Apply) -> bool:
+    """Say whether a node is a nested graph that flattening puts in the place of its call."""
     return isinstance(node.op, LayerOp | LayerGradient) or (
         isinstance(node.op, OpFromGraph) and is_marked(node.op)
     )
@@ -62,7 +71,7 @@ def flattened_graph(outputs: Sequence[Variable], roots: Sequence[Variable] | Non
         roots = [root for root in dict.fromkeys(graph_inputs(outputs)) if not isinstance(root, Constant)]
     _, copied = clone(roots, outputs, copy_inputs=False, copy_orphans=False)
     graph = FunctionGraph(list(roots), copied, clone=False)
-    pending = [(node, True) for node in graph.toposort() if _is_nested(node)]
+    pending = [(node, True) for node in graph.toposort() if is_nested(node)]
     while pending:
         node, is_outermost = pending.pop()
         before = set(graph.apply_nodes)
@@ -72,7 +81,7 @@ def flattened_graph(outputs: Sequence[Variable], roots: Sequence[Variable] | Non
         for old, result in zip(node.outputs, inlined, strict=True):
             if result.owner is not None:
                 result.tag.calls = (*_calls_of(result), *_calls_of(old), *own)
-        pending.extend((new, False) for new in graph.apply_nodes - before if _is_nested(new))
+        pending.extend((new, False) for new in graph.apply_nodes - before if is_nested(new))
     return graph
 
 

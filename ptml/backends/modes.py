@@ -19,7 +19,7 @@ from pytensor.link.mlx.linker import MLXLinker
 from pytensor.link.numba.linker import NumbaLinker
 from pytensor.link.pytorch.linker import PytorchLinker
 
-__all__ = ["Backend", "backend_for"]
+__all__ = ["KNOWN", "Backend", "backend_for"]
 
 UNKNOWN = (
     "backend is one of {known}; got {given!r}. For any other PyTensor mode write "
@@ -125,7 +125,8 @@ class Backend:
                     raise TypeError(MLX_FLOAT64.format(what=variable.name or variable))
 
 
-_PACKAGES = {"numba": "numba", "c": None, "jax": "jax", "mlx": "mlx", "pytorch": "torch"}
+#: The backends, each with the package that it needs.
+KNOWN = {"numba": "numba", "c": None, "jax": "jax", "mlx": "mlx", "pytorch": "torch"}
 _RESIDENCES = {"jax": "jax", "mlx": "mlx"}
 _LINKERS = {NumbaLinker: "numba", JAXLinker: "jax", MLXLinker: "mlx", PytorchLinker: "pytorch"}
 
@@ -175,9 +176,9 @@ def backend_for(name: str | None, mode: Any = None) -> Backend:
     if name is not None:
         if mode is not None:
             raise ValueError(TWO_MODES.format(backend=name))
-        if name not in _PACKAGES:
-            raise ValueError(UNKNOWN.format(known=", ".join(map(repr, _PACKAGES)), given=name))
-        package = _PACKAGES[name]
+        if name not in KNOWN:
+            raise ValueError(UNKNOWN.format(known=", ".join(map(repr, KNOWN)), given=name))
+        package = KNOWN[name]
         if package is not None and importlib.util.find_spec(package) is None:
             raise ImportError(NOT_INSTALLED.format(name=name, package=package))
         dispatch = name if name in _RESIDENCES or name == "pytorch" else None

@@ -9,13 +9,12 @@ from typing import Any
 import attrs
 import numpy as np
 
+from ptml.backends.modes import KNOWN
 from ptml.compile.function import on_backend
 from ptml.compile.program import Program
 from ptml_state.display import columns
 
 __all__ = ["Agreement", "compare_backends"]
-
-KNOWN = {"numba": "numba", "c": None, "jax": "jax", "mlx": "mlx", "pytorch": "torch"}
 
 
 @attrs.frozen(repr=False)

@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 import attrs
-from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.basic import Apply, Constant, Variable, clone
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import graph_inputs
 
-from ptml.flatten import calls_in, is_marked
-from ptml.layer import Layer, LayerGradient, LayerOp
+from ptml.flatten import calls_in, is_nested
+from ptml.layer import Layer, LayerOp
 from ptml.network import _Naming
 
 __all__ = ["Call", "calls_of"]
@@ -64,7 +63,7 @@ def calls_of(outputs: Sequence[Variable]) -> tuple[list[Variable], list[Call]]:
     graph = FunctionGraph(roots, copied, clone=False)
     naming = _Naming(calls_in(outputs))
     calls: list[Call] = []
-    pending: list[tuple[Apply, tuple[int, ...]]] = [(n, ()) for n in graph.apply_nodes if _is_nested(n)]
+    pending: list[tuple[Apply, tuple[int, ...]]] = [(n, ()) for n in graph.apply_nodes if is_nested(n)]
     while pending:
         node, path = pending.pop()
         inlined = inline_ofg_node(node)
@@ -78,7 +77,7 @@ def calls_of(outputs: Sequence[Variable]) -> tuple[list[Variable], list[Call]]:
         for call in calls:
             call.inputs = [now.get(variable, variable) for variable in call.inputs]
             call.outputs = [now.get(variable, variable) for variable in call.outputs]
-        pending.extend((new, path) for new in graph.apply_nodes - before if _is_nested(new))
+        pending.extend((new, path) for new in graph.apply_nodes - before if is_nested(new))
     seen: Counter[str] = Counter()
     ordered = sorted(calls, key=lambda call: call.path)
     for call in ordered:
@@ -86,9 +85,3 @@ def calls_of(outputs: Sequence[Variable]) -> tuple[list[Variable], list[Call]]:
         if seen[call.name] > 1:
             call.name = f"{call.name}#{seen[call.name]}"
     return list(graph.outputs), ordered
-
-
-def _is_nested(node: Apply) -> bool:
-    return isinstance(node.op, LayerOp | LayerGradient) or (
-        isinstance(node.op, OpFromGraph) and is_marked(node.op)
-    )

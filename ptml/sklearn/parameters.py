@@ -71,12 +71,10 @@ class WithFields(BaseEstimator):
 
 def _fields(module: Module) -> dict[str, Any]:
     """Give what can be set of a module, and of the named layers in it, by path."""
-    found = {
-        field.alias: getattr(module, field.name) for field in attrs.fields(type(module)) if _is_set(field)
-    }
+    found = {field.alias: getattr(module, field.name) for field in attrs.fields(type(module)) if field.init}
     for layer in _named_layers(module):
         for field in attrs.fields(type(layer)):
-            if _is_set(field) and field.name != "name":
+            if field.init and field.name != "name":
                 found[f"{layer.name}__{field.alias}"] = getattr(layer, field.name)
     return found
 
@@ -93,10 +91,6 @@ def _named_layers(module: Module) -> list[Layer]:
         and not isinstance(layer.name, DefaultName)
         and vars(layer).get("_parent") is None
     ]
-
-
-def _is_set(field: attrs.Attribute) -> bool:
-    return bool(field.init)
 
 
 def _changed(module: Module, path: str, value: Any) -> Module:

@@ -14,7 +14,7 @@ import numpy as np
 from ptml_state import State
 from ptml_state.display import columns
 
-__all__ = ["History"]
+__all__ = ["History", "plain_value"]
 
 UNKNOWN = "The history has no {name!r}; it has {known}."
 NO_MATPLOTLIB = "plot() draws with matplotlib: pip install 'ptml[training]'."
@@ -83,7 +83,7 @@ class History(Sequence[dict[str, Any]]):
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Give the columns as lists, for a data frame."""
-        return {name: [_plain(row.get(name)) for row in self.rows] for name in self.names}
+        return {name: [plain_value(row.get(name)) for row in self.rows] for name in self.names}
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the columns of numbers, one line an epoch.
@@ -104,7 +104,7 @@ class History(Sequence[dict[str, Any]]):
         ----------
         path : path
         """
-        lines = (json.dumps({name: _plain(value) for name, value in row.items()}) for row in self.rows)
+        lines = (json.dumps({name: plain_value(value) for name, value in row.items()}) for row in self.rows)
         Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
@@ -169,7 +169,8 @@ class History(Sequence[dict[str, Any]]):
     __repr__ = __str__
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """Give arrays as lists, and NumPy's numbers as Python's."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 

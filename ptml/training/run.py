@@ -14,7 +14,7 @@ from ptml.data import DataLoader
 from ptml.training.divergence import broken_leaf, cause_of
 from ptml.training.evaluating import Evaluator
 from ptml.training.events import STOP, Event
-from ptml.training.history import History
+from ptml.training.history import History, plain_value
 from ptml.training.leaks import check_groups
 from ptml.training.means import Means
 from ptml.training.notices import cast_inputs, no_better, not_moving, rows_in_both, short_batch
@@ -288,7 +288,9 @@ class Run:
     def _save(self, metric: float | None = None) -> None:
         assert self.checkpoints is not None
         extra = {
-            "history": [{name: _plain(value) for name, value in row.items()} for row in self.history.rows],
+            "history": [
+                {name: plain_value(value) for name, value in row.items()} for row in self.history.rows
+            ],
             "notices": self.history.notices,
             "means": attrs.asdict(self.means),
             "seconds": self._seconds,
@@ -324,10 +326,6 @@ def _parts(result: Any) -> tuple[float, dict[str, Any]]:
 
 def _numbers(values: dict[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if np.ndim(value) == 0 and name != "loss"}
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def _as_arrays(row: dict[str, Any]) -> dict[str, Any]:
